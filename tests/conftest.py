@@ -1,4 +1,4 @@
-"""What all Python tests share: the gpu marker, and programs run in a process of their own.
+"""Fixtures of all Python tests: the gpu marker, and programs run in separate processes.
 
 A program lies beside its test under tests/python, or is a piece of text (tests/programs.py).
 """
@@ -126,7 +126,7 @@ LONGEST_FILES = (
     "test_replay.py",
     "test_pytest_plugin.py",
 )
-"""They come first, so that no worker is left with one of them at the end."""
+"""They start first, so that no worker runs one of them alone at the end."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -155,8 +155,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class GpuTests:
-    """Counts the tests marked gpu, for the run's last lines and for tools/test.py. Knows them by
-    their reports, which also arrive where other processes run them."""
+    """Counts the tests marked gpu, for the run's last lines and for tools/test.py. It counts
+    reports, which also arrive when other processes run the tests."""
 
     def __init__(self) -> None:
         self.collected: set[str] = set()

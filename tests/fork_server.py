@@ -51,7 +51,7 @@ def load_torch() -> None:
     load(["torch"])
     # Children need not wrap each operator of torch again. Each one decides about values.
     importlib.import_module("ferro_alloc.sim._values").install(compute=False)
-    # What children import has to be compiled once only.
+    # Modules that children import are compiled only once.
     sys.dont_write_bytecode, sys.pycache_prefix = False, str(ROOT / "build" / "pycache")
 
 
@@ -65,7 +65,7 @@ def freeze() -> None:
     """Prepares this process for forks."""
     threads = len(list(Path("/proc/self/task").iterdir()))
     assert threads == 1, f"{threads} threads run, of which a child would have one"
-    # What is here lives for ever: children need not look at it, nor copy its pages.
+    # These objects are never freed: children need not scan them, nor copy their pages.
     kept.update(sys.modules)
     for finalizer in FINALIZERS:
         finalizer.atexit = False
@@ -85,8 +85,8 @@ FINALIZERS = weakref.finalize._registry  # type: ignore[attr-defined]
 
 
 def keep_modules() -> None:
-    """Keeps the end of Python from taking `kept` apart: that copies all their pages, and takes
-    longer than most programs run. Modules that the program loaded end as ever."""
+    """Prevents that Python clears `kept` at exit: that copies all their pages, and takes longer
+    than most programs run. Modules that the program loaded are cleared as usual."""
     for name, module in kept.items():
         if name not in ("__main__", "builtins", "sys") and sys.modules.get(name) is module:
             del sys.modules[name]
@@ -94,8 +94,8 @@ def keep_modules() -> None:
 
 
 def join_pages() -> None:
-    """Joins small pages to large ones, as a fork copies an entry of the page table for each. A
-    kernel that cannot do so refuses, which only costs time."""
+    """Merges small pages into large ones, as a fork copies a page table entry for each. A kernel
+    that cannot do so returns an error, which only costs time."""
     advise = ctypes.CDLL(None).madvise
     advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     for line in Path("/proc/self/maps").read_text().splitlines():
@@ -170,7 +170,7 @@ class Server:
         os.close(pipe)
 
     def _close(self) -> None:
-        """Closes all that a child has of its server."""
+        """Closes all resources that a child inherits from its server."""
         for key in list(self._events.get_map().values()):
             os.close(key.fd)
             if key.data is not None:

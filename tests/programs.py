@@ -1,9 +1,9 @@
-"""Runs programs of the tests in processes of their own.
+"""Runs programs of the tests in separate processes.
 
-A process can hold one allocator and one driver, so whatever installs ferro_alloc or uses CUDA is a
-program. Those on the simulated GPU are forked from a process that has torch loaded
-(tests/fork_server.py). What the environment decides while torch is loaded, and what is about
-starting itself, has to be started anew.
+A process can hold one allocator and one driver, so tests that install ferro_alloc or use CUDA run
+programs. Programs on the simulated GPU are forked from a process that has torch loaded
+(tests/fork_server.py). Programs that test the start of Python, or settings that are read while
+torch is loaded, run in a new interpreter.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PYTHON_TESTS = ROOT / "tests" / "python"
 SERVER = ROOT / "tests" / "fork_server.py"
 NO_EXTENSION = ROOT / "tests" / "no_extension"
-"""In the path of programs that cannot load the allocator's extension."""
+"""A folder in the path of programs that cannot load the allocator's extension."""
 
-# Puts the simulated GPU in place, then behaves like `python PROGRAM ARGUMENTS`.
-# Torch is imported faster with few collections, which find nothing in what it makes.
+# Puts the simulated GPU in place, then behaves like `python PROGRAM ARGUMENTS`. Torch is imported
+# faster with few collections, which free nothing then.
 SIMULATE = """\
 import gc, json, os, runpy, sys
 gc.set_threshold(100_000)
@@ -51,7 +51,8 @@ SETTINGS = (
     *("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
     *("FERRO_ALLOC_CONF", "FERRO_ALLOC", "FERRO_ALLOC_SIM"),
 )
-# What decides before a program begins. It may be told all else of ours after torch was loaded.
+# These variables are read before a program begins. Our other variables may be set after torch was
+# loaded.
 EARLY = ("FERRO_ALLOC", "FERRO_ALLOC_SIM", "FERRO_SIM_LIB")
 
 # Programs that use torch.compile, or other parts of torch that load it, such as the profiler. They
@@ -70,7 +71,7 @@ COMPILING = {
     "switching_trees.py",
 }
 COMPILER = ("torch._dynamo", "torch._inductor.cudagraph_trees", "torch._inductor.compile_fx")
-# What torch reads while it is loaded: a fork server loads it with these values.
+# Torch reads these variables while it is loaded; a fork server loads it with their values.
 FOR_TORCH = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING")
 
 FOR_SERVER = {
@@ -78,7 +79,7 @@ FOR_SERVER = {
     "OPENBLAS_NUM_THREADS": "1",
     # Large tensors of the host cost fewer page faults.
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
-    # Else Inductor asks for a GPU when it is loaded, and children could use none.
+    # Otherwise Inductor queries the GPU when it is loaded, and children could not use one.
     "TORCHINDUCTOR_USE_EXPERIMENTAL_BENCHMARKER": "0",
 }
 
@@ -87,14 +88,15 @@ Completed = patience.Completed
 
 @cache
 def find_program(name: str) -> Path:
-    """The one file of that name under tests/python, in whichever room it lies."""
+    """The one file of that name under tests/python, in any folder."""
     found = list(PYTHON_TESTS.rglob(name))
     assert len(found) == 1, f"{len(found)} files under {PYTHON_TESTS} are named {name}, not one"
     return found[0]
 
 
 def clean_environment() -> dict[str, str]:
-    """This process's, without the settings above, and with the checkout to import from.
+    """The environment of this process without the settings above, and with the checkout to import
+    from.
 
     Programs run side by side, so torch's threads would wait for each other in busy loops.
     """
@@ -118,8 +120,8 @@ def run_simulated(
     destructors: bool = False,
 ) -> Completed:
     """Runs `python WORDS` on the simulated GPU that `machine` describes to `sim.activate()`; None:
-    the program activates it by itself. With `start_anew` nothing is loaded before. The static
-    destructors of torch run in programs that start anew or ask for `destructors`."""
+    the program activates it by itself. With `start_anew` a new interpreter runs the program. The
+    static destructors of torch run in such programs and with `destructors`."""
     env = dict(env or {})
     early = {key: value for key, value in env.items() if key in FOR_TORCH}
     late = all(key.startswith("FERRO_") and key not in EARLY for key in env.keys() - early.keys())
@@ -157,7 +159,7 @@ class ForkServer:
                 return
 
     def fork_server(self, modules: Sequence[str], listener: socket.socket) -> None:
-        """Has a server with more modules forked from this one."""
+        """Makes this server fork one with more modules."""
         request = json.dumps({"modules": list(modules)}).encode()
         socket.send_fds(self._control, [request], [listener.fileno()])
 
@@ -200,7 +202,8 @@ _one_at_a_time = threading.Lock()
 
 @cache
 def _fork_server(for_torch: frozenset[tuple[str, str]], compiles: bool) -> ForkServer:
-    """One for each environment of torch, and one more with the compiler, which the first forks."""
+    """One server for each environment of torch, and one more with the compiler, which the first one
+    forks."""
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
     key = f"{run} {ROOT} {sys.executable} {sorted(for_torch)} {compiles}"
 
@@ -215,7 +218,7 @@ def _fork_server(for_torch: frozenset[tuple[str, str]], compiles: bool) -> ForkS
 
 def _start_server(env: Mapping[str, str], listener: socket.socket) -> subprocess.Popen[bytes]:
     inherited = clean_environment()
-    # Each program says for itself whether it may load the extension.
+    # Each program decides by itself whether it may load the extension.
     folders = inherited["PYTHONPATH"].split(os.pathsep)
     inherited["PYTHONPATH"] = os.pathsep.join(f for f in folders if f != str(NO_EXTENSION))
     return subprocess.Popen(

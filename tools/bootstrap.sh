@@ -2,8 +2,8 @@
 # Finds or makes the Python environment that this checkout builds and runs in, and writes the path
 # of its interpreter to build/python.
 #
-#  - $PYTHON, when set, is taken as it is.
-#  - With a package index in reach: .venv, with the versions of tools/requirements.txt.
+#  - $PYTHON, if it is set, is used as it is.
+#  - With a reachable package index: .venv, with the versions of tools/requirements.txt.
 #  - Without one: python3 as it is, if it has torch 2.11 to 2.15; nothing is installed.
 #
 # As root on a Debian machine, missing system packages are installed first.
@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build
 
-# Nothing to do when an earlier call chose an interpreter that is still there.
+# Nothing to do if the interpreter that an earlier call chose still exists.
 if [ -z "${PYTHON:-}" ] && [ -s build/python ] && [ build/python -nt tools/requirements.txt ] &&
   [ build/python -nt tools/bootstrap.sh ] && [ -x "$(cat build/python)" ]; then
   exit 0
@@ -31,7 +31,7 @@ major, minor = re.findall(r"\d+", torch.__version__)[:2]
 sys.exit(not (major == "2" and 11 <= int(minor) <= 15))' 2>/dev/null
 }
 
-# Debian packages whose content is absent, by the file or command each brings.
+# Missing Debian packages, each detected by a file or command that it contains.
 missing_packages() {
   command -v g++ >/dev/null || echo g++
   command -v make >/dev/null || echo make
@@ -46,7 +46,7 @@ assert os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h"))' 
   command -v clang-format >/dev/null || echo clang-format
   local runtime
   runtime=$(clang++ -print-file-name=libclang_rt.fuzzer-x86_64.a 2>/dev/null || true)
-  # clang prints the bare name when it has no such file.
+  # clang prints the bare name if it has no such file.
   case $runtime in
     /*) [ -e "$runtime" ] || echo libclang-rt-14-dev ;;
     *) echo libclang-rt-14-dev ;;
@@ -85,7 +85,7 @@ if ! command -v python3 >/dev/null || ! python3 -m pip --version >/dev/null 2>&1
   install_system_packages
 fi
 if has_torch python3 && ! index_in_reach "$probe"; then
-  say "no package index in reach: nothing is installed"
+  say "no package index is reachable: nothing is installed"
   accept "$(python3 -c 'import sys; print(sys.executable)')"
 fi
 

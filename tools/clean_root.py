@@ -1,8 +1,8 @@
-"""Runs programs where neither the checkout nor a compiler is in sight, as in a small container.
+"""Runs programs where neither the checkout nor a compiler is visible, as in a small container.
 
-A root of its own holds the system's libraries, the interpreter, one environment and one folder.
-It needs `unshare` and a kernel that lets users make namespaces. Elsewhere a program has only an
-empty environment, an empty HOME and an empty working folder.
+The program gets a separate root with the system's libraries, the interpreter, one environment and
+one folder. This needs `unshare` and a kernel that lets users create namespaces. Without them a
+program only gets an empty environment, an empty HOME and an empty working folder.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 
 from tools import patience
 
-# What is in sight: the loader and the libraries, and devices that every program may ask for.
+# The visible files: the loader and the libraries, and devices that every program may use.
 SYSTEM = ("/usr/lib", "/usr/lib64", "/proc", "/sys")
 DEVICES = ("null", "zero", "urandom", "random")
-# Mounts in the order of the arguments: the root first, then pairs of a place in it and its source.
+# The arguments are the root, then pairs of a path in it and its source.
 MOUNT = """\
 set -e
 root=$1; shift
@@ -54,7 +54,7 @@ def execute(command: list[str], env: Mapping[str, str], cwd: Path) -> Done:
 def mounts(venv: Path, folder: Path) -> list[str]:
     places = {name: name for name in SYSTEM if Path(name).is_dir()}
     places |= {f"/dev/{name}": f"/dev/{name}" for name in DEVICES}
-    # The system's own interpreter is one file in a folder that has compilers too.
+    # The directory of the system's interpreter contains compilers too, so only the file is mounted.
     base = Path(sys.base_prefix)
     interpreter = Path(sys.executable).resolve()
     shown = interpreter if base == Path("/usr") else base
@@ -64,7 +64,7 @@ def mounts(venv: Path, folder: Path) -> list[str]:
 
 @cache
 def works() -> bool:
-    """Whether this machine can make such a root."""
+    """Whether this machine can create such a root."""
     if not shutil.which("unshare"):
         return False
     with tempfile.TemporaryDirectory() as empty:
@@ -85,7 +85,7 @@ def run(
     arguments: list[str],
     env: Mapping[str, str] | None = None,
 ) -> Done:
-    """Python of an environment. In arguments `/given/` stands for the folder."""
+    """Runs Python of an environment. In arguments `/given/` stands for the folder."""
     env = env or {}
     if works():
         return in_root(venv, folder, arguments, env)

@@ -4,10 +4,10 @@
     make test-clients CLIENTS="trainer rmm"       these
     python tools/clients.py --rounds 5 trainer    the same, each program five times, in turns
 
-A client has a folder under build/clients: an environment with the packages of its requirements,
-laid over the environment of its torch (tools/versions.py), so that torch is not installed again. It
-is made when it is asked for, kept, and skipped without a package index. At the end there is a table
-of what each client's run took.
+A client has a folder under build/clients: an environment with the packages of its requirements, on
+top of the environment of its torch (tools/versions.py), so that torch is not installed again. The
+environment is created on first use and kept; without a package index the client is skipped. At the
+end a table shows the memory and the time of each client's programs.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Client:
 
     @property
     def requirements(self) -> Path:
-        """All that it needs beside tools/requirements.txt, each with its version."""
+        """All packages beyond tools/requirements.txt, each with its version."""
         return ROOT / TESTS / "requirements" / f"{self.name}.txt"
 
 
@@ -66,7 +66,7 @@ CLIENTS = (
 
 
 def version_of(client: Client) -> versions.Version | None:
-    """The torch that the client runs with; None: the installed one, whichever that is."""
+    """The torch that the client runs with; None means the installed one."""
     if client.torch in ("", versions.installed()):
         return None
     return next(known for known in versions.VERSIONS if known.minor == client.torch)
@@ -78,7 +78,7 @@ def find_base(client: Client) -> Path | None:
 
 
 def packages_of(python: Path) -> str:
-    """The folder that an environment has torch in."""
+    """The folder of an environment that contains torch."""
     code = "import importlib.util, pathlib; "
     code += "print(pathlib.Path(importlib.util.find_spec('torch').origin).parents[1])"
     return subprocess.run(
@@ -87,7 +87,7 @@ def packages_of(python: Path) -> str:
 
 
 def find_environment(client: Client, base: Path) -> Path | None:
-    """The interpreter of the client's environment; None where it can't be had."""
+    """The interpreter of the client's environment; None if it can't be created."""
     venv, stamp = client.folder / "venv", client.folder / "installed.txt"
     python = venv / "bin" / "python"
     wanted = f"# over {packages_of(base)}\n{client.requirements.read_text()}"
@@ -100,12 +100,12 @@ def find_environment(client: Client, base: Path) -> Path | None:
     made: Command = [installer, "venv", "--clear", "--python", base, venv]
     if not execute(log, made):
         return None
-    # Folders that a .pth file names come behind the environment's own.
+    # Folders of a .pth file come after the environment's own.
     (site,) = venv.glob("lib/python3.*/site-packages")
     (site / "base.pth").write_text(packages_of(base) + "\n")
-    # So that processes that a client starts have the simulated GPU, as where it is installed.
+    # So processes that a client starts have the simulated GPU, as with an installed package.
     shutil.copy(ROOT / "ferro_alloc.pth", site)
-    # The list is complete, so nothing asks for torch and what that needs.
+    # The list is complete, so torch and its dependencies are not installed.
     alone = ("--no-deps", "--no-build-isolation")
     fill: Command = [installer, "pip", "install", "--python", python, *alone]
     if not execute(log, [*fill, "--requirements", client.requirements]):
@@ -149,7 +149,7 @@ def figures_of(client: Client) -> list[dict[str, object]]:
 
 
 def show_figures(clients: Sequence[Client]) -> None:
-    """Of each program under each allocator, in MiB and seconds."""
+    """Shows memory and time of each program under each allocator, in MiB and seconds."""
     table = Table("program", "allocator", title="on the simulated GPU")
     memory = ("peak reserved", "reserved less allocated")
     columns = (*memory, "wall time", "by native's", "processor time", "by its")

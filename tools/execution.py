@@ -1,4 +1,4 @@
-"""Runs a command into a log file, for as long as it moves, and reads the log as it grows."""
+"""Runs a command into a log file as long as it makes progress, and reads the growing log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Watch = Callable[[str], None]
 
 
 def side_by_side() -> list[str]:
-    """What pytest is told; on a GPU one after the other, as tests would share its memory."""
+    """The arguments for parallel tests; none on a GPU, whose memory the tests would share."""
     if gpu_count() > 0 or importlib.util.find_spec("xdist") is None:
         return []
     return ["-n", str(JOBS)]
@@ -33,7 +33,7 @@ def tail(log: Path) -> str:
 
 
 class _Lines:
-    """The whole lines that a growing file has since the last look."""
+    """The complete lines that were added to a growing file since the last read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -54,8 +54,8 @@ def execute(
     env: Mapping[str, str] | None = None,
     watch: Watch = lambda line: None,
 ) -> bool:
-    """Whether it succeeded. `env` is all of its environment; None: this process's. Each line that
-    it prints goes to `watch` soon after. The log says why a command was stopped."""
+    """Returns whether it succeeded. `env` is its whole environment; None means this process's.
+    `watch` gets each printed line soon after. The log says why a command was stopped."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as out:
         process = subprocess.Popen(
@@ -73,7 +73,7 @@ def execute(
             for line in lines.new():
                 watch(line)
 
-        # Programs of tests have sessions and limits of their own; here they show in the log only.
+        # Programs of tests have their own sessions and limits; here they show only in the log.
         patient = Patience(process.pid, lambda: log.stat().st_size, IDLE_S, float("inf"))
         try:
             wrong = patience.wait(process, patient, read)

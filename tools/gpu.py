@@ -1,4 +1,4 @@
-"""Whether the real driver and a real GPU are there. Needs no torch."""
+"""Detects a real driver and a real GPU. Needs no torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 
 @cache
 def gpu_count() -> int:
-    """Devices of the machine's own driver; 0 without a driver."""
+    """The number of devices of the machine's own driver; 0 without a driver."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:

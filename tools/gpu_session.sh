@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# What needs a real GPU, as much as fits into one call: build, contract, tests, benchmarks, demo.
+# Runs the parts that need a real GPU, as many as fit into one call: build, contract, tests,
+# benchmarks, demo.
 #
 #   tools/gpu_session.sh [PART ...]     parts: build contract tests
 #                                       hit_path observing sharing training demo
 #                                       scattered near_full graphs situations compiled frontier ranks
 #
-# `ranks` needs two GPUs. Without any named it runs all but the last seven, whose results would be
-# more files than it leaves. `tests` takes nearly the whole time, and `frontier` and `near_full` more
-# than that for all workloads: WORKLOADS="conv moe" names those of a call, for these two and
-# `training`.
-# It stops after $BUDGET seconds (default 570): later parts get what is left, or are left out.
+# `ranks` needs two GPUs. Without arguments it runs all but the last seven, which would write too
+# many files. `tests` takes nearly the whole time; `frontier` and `near_full` take more than that
+# for all workloads: WORKLOADS="conv moe" selects the workloads of these two and of `training`.
+# It stops after $BUDGET seconds (default 570): later parts get the remaining time, or are skipped.
 # Logs and results go to $OUT (default: gpu-out), at most eight plain files. A part that fails or
 # runs out of time does not stop the next; the summary comes last, and the exit status is 1 if any
 # part failed. PYTHON names the interpreter whose torch is used.
@@ -70,12 +70,12 @@ contract() {
 }
 
 tests() {
-  # The contract has a part of its own here; the demo too.
+  # The contract and the demo are separate parts here.
   "$PYTHON" -m pytest -p no:cacheprovider -q -m gpu --durations=15 --continue-on-collection-errors tests/python \
     --deselect tests/python/gpu/test_gpu_contract.py --deselect tests/python/clients/test_demo.py
 }
 
-# benchmark MODULE ARGUMENTS...: its file is named like the last part of the module.
+# benchmark MODULE ARGUMENTS...: the result file has the name of the last part of the module.
 benchmark() {
   local module=$1
   shift

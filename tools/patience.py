@@ -1,8 +1,8 @@
-"""How long a process may take: as long as it moves.
+"""Limits the time of a process: it may run as long as it makes progress.
 
-A slow or busy machine must fail nothing, so no limit is on the time that passed. A process and what
-it started are stopped when they did nothing at all for a while, or when they have used more of the
-processors than anything that ends does.
+A slow or busy machine must not make tests fail, so there is no limit on elapsed time. A process and
+its descendants are stopped when they have done nothing for a while, or have used more processor
+time than any program that ends.
 """
 
 from __future__ import annotations
@@ -21,20 +21,19 @@ IDLE_S = 180
 PROCESSOR_S = 1_800
 INTERVAL_S = 1.0
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-# Fields of /proc/PID/stat behind the name, as proc(5) counts them.
+# The fields of /proc/PID/stat after the name, numbered as in proc(5).
 _GROUPS, _TIMES = slice(5 - 3, 7 - 3), slice(14 - 3, 18 - 3)
 
 Completed = subprocess.CompletedProcess[str]
 
 
 def processor_seconds(leader: int) -> float:
-    """What the processes of a session or a process group have used, with their children that have
-    ended."""
+    """The processor time of the processes of a session or a process group, with ended children."""
     return sum(ticks for _, ticks in _processes_of(leader)) * _TICK_S
 
 
 def _processes_of(leader: int) -> Iterator[tuple[int, int]]:
-    """The number of each process of the session or group, and its ticks."""
+    """The id of each process of the session or group, and its ticks."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
@@ -45,7 +44,7 @@ def _processes_of(leader: int) -> Iterator[tuple[int, int]]:
 
 
 class Patience:
-    """With the processes of one session or group, of which `has_moved` says more, such as a log."""
+    """Watches the processes of one session or group, with other progress, such as a log."""
 
     def __init__(
         self,
@@ -62,7 +61,7 @@ class Patience:
         self._since = time.monotonic()
 
     def what_is_wrong(self) -> str:
-        """Why to stop them; empty while they move."""
+        """The reason to stop the processes; empty while they make progress."""
         used = processor_seconds(self._leader)
         if used > self._processor_s:
             return f"stopped after {used:.0f} s of processor time"
@@ -75,7 +74,7 @@ class Patience:
 
 
 def stop(leader: int) -> None:
-    """Kills the processes of the leader's group and session; does nothing when all are gone."""
+    """Kills the processes of the leader's group and session; no-op when all have ended."""
     for pid in [leader, *(pid for pid, _ in _processes_of(leader))]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -86,7 +85,7 @@ def wait(
     patience: Patience,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> str:
-    """Waits for the leader of a session of its own. Why it was stopped; empty when it ended."""
+    """Waits for a session's leader. Returns why it was stopped; empty if it ended by itself."""
     while True:
         try:
             process.wait(INTERVAL_S)
@@ -105,8 +104,8 @@ def run(
     folder: Path | None = None,
     processor_s: float = PROCESSOR_S,
 ) -> Completed:
-    """Runs a command for as long as it moves. The caller checks the exit code. If the command was
-    stopped, the reason stands at the end of its stderr."""
+    """Runs a command as long as it makes progress. The caller checks the exit code. If the command
+    was stopped, its stderr ends with the reason."""
     command = [str(word) for word in words]
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(

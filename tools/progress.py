@@ -1,4 +1,4 @@
-"""What a step of the tests prints while it runs: how far it is, and what failed."""
+"""The output of a running step of the tests: its progress, and the failures."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ NINJA = re.compile(r"^\[(\d+)/(\d+)\] ")
 GTEST_ALL = re.compile(r"^\[==========\] Running (\d+) tests")
 GTEST_BEGIN = re.compile(r"^\[ RUN      \] ")
 GTEST_END = re.compile(r"^\[ +(OK|FAILED|SKIPPED) +\] (\S+\.\S+) \(\d+ ms\)")
-# Of pytest, alone and with workers, each with -v.
+# Lines of pytest, without and with workers, each with -v.
 PYTEST_ALL = re.compile(r"(?:\bcollected |\[)(\d+) items?")
 PYTEST_LEFT_OUT = re.compile(r"/ (\d+) deselected")
 PYTEST_END = re.compile(r"^(\S.*?::.*?) (PASSED|FAILED|ERROR|SKIPPED)\b.*\[ *\d+%\]$")
 WORKER_END = re.compile(r"^\[gw\d+\] \[ *\d+%\] (PASSED|FAILED|ERROR|SKIPPED) (\S.*?)\s*$")
 
 EVERY_S = {True: 1.0, False: 30.0}
-"""Between two lines about how far a step is, on a terminal and elsewhere."""
+"""Seconds between two lines of progress, on a terminal and elsewhere."""
 
 
 @dataclass
 class Reading:
-    """How far a log of ninja, GoogleTest or pytest is."""
+    """The progress of a log of ninja, GoogleTest or pytest."""
 
     done: int = 0
     of: int = 0
@@ -34,7 +34,7 @@ class Reading:
     _text: list[str] = field(default_factory=list)
 
     def read(self, line: str) -> tuple[str, list[str]]:
-        """The name of the test that failed with this line, and what it said; mostly empty."""
+        """The test that failed with this line, and its output; usually empty."""
         if found := NINJA.match(line):
             self.unit, self.done, self.of = "compiled", int(found[1]), int(found[2])
         elif found := GTEST_ALL.match(line):
@@ -62,10 +62,10 @@ class Reading:
 
 
 class Progress:
-    """Of one step, whose expected seconds are known; those after it take `after` seconds.
+    """The progress of one step with known expected seconds; later steps take `after` seconds.
 
-    `alone(name)` is the command that runs one test alone. Logs that grow side by side have a
-    reading each. Thread-safe.
+    `alone(name)` is the command that runs one test alone. Each of several
+    logs that grow at the same time has its own reading. Thread-safe.
     """
 
     def __init__(
@@ -89,7 +89,8 @@ class Progress:
         self._watch(self._readings[0], line)
 
     def side_by_side(self, logs: int) -> list[Callable[[str], None]]:
-        """What watches each of the logs that begin now, in the place of those before."""
+        """A function for each of the logs that begin now, which reads its lines. Their tests are
+        counted together, in the place of those of earlier logs."""
         self._readings = [Reading() for _ in range(logs)]
         return [partial(self._watch, reading) for reading in self._readings]
 
@@ -107,8 +108,8 @@ class Progress:
                 self._tell(now - self._started)
 
     def left(self, passed: float) -> float:
-        """Seconds that this step will take yet. The slowest tests come first, so how many are done
-        tells little until it takes longer than was expected."""
+        """The remaining seconds of this step. The slowest tests come first, so the number of
+        finished tests tells little until the step takes longer than expected."""
         done, of, unit = self._counts()
         if passed < self._seconds or unit != "tests" or done == 0:
             return max(0.0, self._seconds - passed)

@@ -1,4 +1,4 @@
-"""What a step of the tests did, how it is read from reports, and how tools run a choice of them."""
+"""Results of steps of the tests: reading them from reports, and running a selection of tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Result:
-    """What one step did. `skips` counts tests by the reason for which they did not run."""
+    """The result of one step. `skips` counts skipped tests by their reason."""
 
     name: str
     passed: int = 0
@@ -49,7 +49,7 @@ def read_junit(name: str, report: Path, ok: bool) -> Result:
         if case.find("failure") is not None or case.find("error") is not None:
             failed += 1
         elif skipped is not None:
-            # GoogleTest puts the place of the skip on a line before its text.
+            # GoogleTest puts the location of the skip on a line before its text.
             skips[skipped.get("message", "").strip().splitlines()[-1]] += 1
         elif case.get("status") == "notrun":
             skips["disabled in its source"] += 1
@@ -63,7 +63,7 @@ def read_junit(name: str, report: Path, ok: bool) -> Result:
 def choose(what: str, known: Collection[str], named: Sequence[str]) -> list[str]:
     """The names given to a tool, else those in the variable called `what`, else all.
 
-    Ends the program with status 2 where one is not known.
+    Ends the program with status 2 if a name is unknown.
     """
     asked = list(named) or os.environ.get(what.upper(), "").split() or list(known)
     if unknown := [name for name in asked if name not in known]:
@@ -73,7 +73,7 @@ def choose(what: str, known: Collection[str], named: Sequence[str]) -> list[str]
 
 
 def run_each(names: Sequence[str], test: Callable[[str], Result], title: str = "{}") -> Result:
-    """The sum of what the tests of all gave, after a line for each."""
+    """Runs each test and prints a line for it; returns the sum of the results."""
     total = Result("all")
     for name in names:
         started = time.monotonic()
@@ -86,7 +86,7 @@ def run_each(names: Sequence[str], test: Callable[[str], Result], title: str = "
 
 
 def finish(total: Result) -> int:
-    """Prints the last line of a tool; its exit status."""
+    """Prints the last line of a tool; returns its exit status."""
     print(counts(total), flush=True)
     return 1 if total.failed else 0
 

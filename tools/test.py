@@ -7,8 +7,9 @@
     tools/test.py --list                the parts, what they test and how long they take
     tools/test.py --again               also what passed before with exactly these files
 
-Each part counts what it ran. At the end one table, what was skipped and why, and as the very last
-line `N passed, N failed, N skipped`. Fails if a GPU is there and the GPU tests did not run.
+Each part counts its tests. The output ends with one table, the reasons for skipped tests, and as
+the last line `N passed, N failed, N skipped`. Fails if there is a GPU and the GPU tests did not
+run.
 """
 
 from __future__ import annotations
@@ -55,12 +56,12 @@ class Part:
     name: str
     what: str
     run: Callable[[Result, Progress], Result]
-    """Adds to an empty result."""
+    """Runs the part; gets an empty result and returns the complete one."""
     seconds: float
-    """On two idle cores."""
+    """Its time on two idle cores."""
     reads: Sequence[str] = ()
-    """All files and folders that decide about it, where it need not run again; Python tests know
-    that of each of their files."""
+    """The files and folders that decide whether it must run again; empty for Python tests, which
+    know theirs by file."""
 
 
 def execute(
@@ -71,8 +72,8 @@ def execute(
     quiet: bool = False,
     watch: execution.Watch | None = None,
 ) -> bool:
-    """Runs a command into a log file, and shows the end of it when the command fails otherwise than
-    by a test, which `progress` shows. `watch`: what reads the log; None: `progress`."""
+    """Runs a command into a log file. Shows the end of the log if the command fails for another
+    reason than a test; `progress` shows failed tests. `watch` reads the log; None: `progress`."""
     path = LOGS / f"{log}.log"
     words = [str(word) for word in command]
     if watch is None:
@@ -114,7 +115,7 @@ def clang_format(empty: Result, progress: Progress) -> Result:
 
 
 def clang_tidy(empty: Result, progress: Progress) -> Result:
-    """The core, one file at a time: base, driver, core and graph."""
+    """Checks base, driver, core and graph, one file at a time."""
     for program in ("clang-tidy", "clang++"):
         if shutil.which(program) is None:
             return skip(empty.name, f"{program} is not installed")
@@ -211,7 +212,7 @@ def contract(empty: Result, progress: Progress, *arguments: str) -> Result:
     program = BUILD / "cpp-release" / "tests" / "cpp" / "contract_runner"
     log = "contract-runner" + "".join(arguments)
     ok = execute(log, [program, *arguments])
-    # Its own last line is of the same form as ours.
+    # Its last line has the same form as that of this program.
     said = re.findall(r"^(\d+) passed, (\d+) failed, (\d+) skipped$", read_log(log), re.MULTILINE)
     if not said:
         return replace(empty, failed=1)
@@ -231,7 +232,7 @@ def contract_gpu(empty: Result, progress: Progress) -> Result:
 
 
 def random_programs(instructions: int) -> Callable[[Result, Progress], Result]:
-    """The model of a device's memory, longer than the unit tests run it."""
+    """Runs the model of a device's memory longer than the unit tests do."""
 
     def run(empty: Result, progress: Progress) -> Result:
         if not build("release", ["seeded_programs"], progress):
@@ -270,19 +271,19 @@ def gpu_tests_lost(marked: Mapping[str, int]) -> bool:
 
 
 def python_files(marker: str) -> list[Path]:
-    # Those of the clients run in the clients' environments.
+    # Tests of the clients run in the clients' environments.
     files = sorted((ROOT / "tests").rglob("test_*.py"))
     files = [path for path in files if path.parent != ROOT / clients.TESTS]
     return [path for path in files if marker != "long" or "mark.long" in path.read_text()]
 
 
 def python_tests(marker: str) -> Callable[[Result, Progress], Result]:
-    """Those that pytest selects by the marker, in the files that have not passed as they are."""
+    """Tests that pytest selects by the marker, in files that have not passed unchanged."""
 
     def run(empty: Result, progress: Progress) -> Result:
         known = {path: unchanged.digest(unchanged.read_by(path)) for path in python_files(marker)}
         names = {path: f"{empty.name} {path.relative_to(ROOT)}" for path in known}
-        # On a GPU all run, as the verdict is also whether they did.
+        # On a GPU all tests run, because the verdict includes whether they did.
         wanted = [p for p in known if gpu_count() > 0 or not PASSED.is_known(names[p], known[p])]
         empty = replace(empty, skips=Counter({unchanged.REASON: len(known) - len(wanted)}))
         if not wanted:
@@ -354,7 +355,7 @@ OTHERS = [version.minor for version in versions.VERSIONS[1:-1]]
 
 PASSED = unchanged.Passed()
 CPP = (*unchanged.CPP, "tools/test.py", "tools/execution.py")
-# What a person runs after a change.
+# The parts to run after a change.
 TEST = (
     Part("clang-format", "the layout of C++", clang_format, 2),
     Part("ruff", "Python's rules", lint_with("ruff", "check", "--no-cache"), 1),
@@ -373,7 +374,7 @@ TEST = (
     Part("python", "PyTorch programs, layers, packages", python_tests("not long"), 330),
     Part("client", f"a real program: {FIRST_CLIENT[0]}", of_clients(FIRST_CLIENT), 15),
 )
-# What takes longer, the most telling first.
+# The longer parts, the most useful first.
 REST = (
     Part(
         "asan",
@@ -408,11 +409,11 @@ GROUPS = {
     "sanitizers": ("asan", "tsan"),
 }
 ALWAYS = (*(part.name for part in TEST), *GROUPS["sanitizers"])
-"""Also where the time does not suffice."""
+"""Runs even if the time does not suffice."""
 
 
 class Times:
-    """What parts took on this machine the last time, and how it compares with two idle cores."""
+    """The last times of parts on this machine, and their ratio to those of two idle cores."""
 
     def __init__(self) -> None:
         self._taken: dict[str, float] = json.loads(TIMES.read_text()) if TIMES.exists() else {}
@@ -422,7 +423,7 @@ class Times:
         TIMES.write_text(json.dumps(self._taken, indent=1))
 
     def expect(self, part: Part) -> float:
-        """A part that was never run here is as much slower than listed as the others were."""
+        """A part that never ran here is expected to be slower than listed by the others' ratio."""
         if part.name in self._taken:
             return self._taken[part.name]
         known = [each for each in (*TEST, *REST) if each.name in self._taken and each.seconds > 10]

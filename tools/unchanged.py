@@ -1,9 +1,9 @@
-"""Which tests passed with exactly the files that are here, so that they need not run again.
+"""Records which tests passed with exactly the current files, so that they need not run again.
 
-What a test reads is told by names. A test of PyTorch programs reads the package with its libraries,
-what all tests share, and each file of the tests that one of these names, as "program.py" or as a
-module that it imports. A test of the repository reads everything. A file of tests that is marked
-no_extension does not read the allocator's extension, which its programs cannot load.
+The files that a test reads are found by names. A test of PyTorch programs reads the package with
+its libraries, the files that all tests share, and each file that one of these refers to, as
+"program.py" or by an import. A test of the repository reads everything. A file of tests with the
+mark no_extension does not read the allocator's extension, which its programs cannot load.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SHARED = (
     "tests/no_extension/sitecustomize.py",
 )
 NO_EXTENSION = "pytestmark = pytest.mark.no_extension\n"
-# What a word in a test's files stands for, with all that is below it.
+# The files that a word in a test's files stands for, including folders.
 NAMED = {
     "benchmarks": ("benchmarks", "CMakeLists.txt"),
     "cpp": ("tests/cpp",),
@@ -54,7 +54,7 @@ def _digest_of(path: Path) -> str:
 
 
 def digest(paths: Iterable[Path]) -> str:
-    """Of names and contents, of this Python and its torch."""
+    """The digest of names and contents, and of this Python and its torch."""
     whole = hashlib.sha256(f"{sys.version} {importlib.metadata.version('torch')}".encode())
     for path in sorted(set(paths)):
         whole.update(f"{path.relative_to(ROOT)} {_digest_of(path)}\n".encode())
@@ -63,7 +63,7 @@ def digest(paths: Iterable[Path]) -> str:
 
 @cache
 def _named_in(path: Path) -> tuple[frozenset[str], frozenset[str]]:
-    """Stems of files of the tests, and words."""
+    """The stems of files of the tests in a file, and its words."""
     text = path.read_text(errors="replace")
     imported = re.findall(r"^\s*(?:from [\w.]+ )?import .*", text, re.MULTILINE)
     modules = {part for line in imported for part in re.findall(r"\w+", line)}
@@ -81,7 +81,7 @@ def _test_files() -> dict[str, list[Path]]:
 
 
 def read_by(test: Path) -> set[Path]:
-    """The files that a file of tests reads, itself among them."""
+    """The files that a file of tests reads, including itself."""
     if "repo" in test.parts:
         listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -105,7 +105,7 @@ def read_by(test: Path) -> set[Path]:
 
 
 class Passed:
-    """What passed, kept in the build folder."""
+    """The passed tests, stored in the build folder."""
 
     def __init__(self, path: Path = PASSED) -> None:
         self._path = path
@@ -118,7 +118,7 @@ class Passed:
         self._known.clear()
 
     def note(self, passed: dict[str, str], failed: Iterable[str] = ()) -> None:
-        """Of these names, with the fingerprints that they had before they ran."""
+        """Records passed and failed names, with their fingerprints from before the run."""
         self._known |= passed
         for name in failed:
             self._known.pop(name, None)

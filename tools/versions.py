@@ -4,9 +4,9 @@
     make test-versions VERSIONS="2.12 2.15"    these
     python tools/versions.py 2.12 2.15         the same
 
-Each has a folder under build/versions: an environment with that torch, and a copy of the sources
-that is built in place. The build of this checkout is not touched. The environment that runs this
-serves the version that it has; the others are installed, or skipped without a package index.
+Each version has a folder under build/versions: an environment with that torch, and a copy of the
+sources that is built in place. The build of this checkout is not touched. The current environment
+serves its own version; the other versions are installed, or skipped without a package index.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tools.results import Result, choose, finish, read_junit, run_each, skip  # 
 
 FOLDER = ROOT / "build" / "versions"
 REQUIREMENTS = ROOT / "tools" / "requirements.txt"
-# It shares the files of equal packages between environments, which saves half of the 4 GB each.
+# It shares the files of equal packages between environments, which saves half of the 4 GB of each.
 INSTALLER = "uv==0.13.9"
 PIP_SETTINGS = {
     "PIP_INDEX_URL": "UV_DEFAULT_INDEX",
@@ -37,14 +37,14 @@ PIP_SETTINGS = {
     "PIP_DEFAULT_TIMEOUT": "UV_HTTP_TIMEOUT",
 }
 
-# What a build and its tests read.
+# The files that a build and its tests read.
 COPIED = (
     *("CMakeLists.txt", "README.md", "LICENSE", "MANIFEST.in"),
     *("compiling.py", "ferro_alloc.pth", "pyproject.toml", "setup.py"),
     *("benchmarks", "csrc", "docs", "ferro_alloc", "tests", "tools"),
 )
 BUILT = ("*.so", "*.so.*", "__pycache__", "_build_info.py")
-# What depends on torch's interface. All tests run with one version.
+# The tests that depend on torch's interface. All tests run with one version.
 TESTS = (
     "tests/python/features/test_torch_features.py",
     "tests/python/features/test_torch_versions.py",
@@ -89,7 +89,7 @@ VERSIONS = (
 
 
 def installed() -> str:
-    """The minor version of the torch that this Python has."""
+    """The minor version of this Python's torch."""
     return ".".join(importlib.metadata.version("torch").split(".")[:2])
 
 
@@ -104,18 +104,18 @@ def requirements(version: Version) -> str:
 
 
 def execute(log: Path, command: Command, cwd: Path = ROOT) -> bool:
-    """Runs a command into a log file. No setting that a person has for Python reaches it."""
+    """Runs a command into a log file, without the user's settings for Python."""
     env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHON")}
-    # The installer has names of its own for what pip is told, and shares files by hard links.
+    # The installer has its own names for pip's settings, and shares files by hard links.
     env |= {new: env[old] for old, new in PIP_SETTINGS.items() if old in env and new not in env}
     env |= {"UV_CACHE_DIR": str(FOLDER / "cache"), "UV_LINK_MODE": "hardlink"}
-    # The copy is no checkout; its warnings are errors all the same.
+    # The copy is not a checkout, but its warnings must be errors too.
     env["FERRO_STRICT"] = "1"
     return execution.execute(log, command, cwd, env)
 
 
 def find_installer() -> Path | None:
-    """None: it is not here, and no package index is in reach."""
+    """None if it is not installed and no package index is reachable."""
     found = FOLDER / "tools" / "bin" / "uv"
     if found.exists():
         return found
@@ -136,7 +136,7 @@ def find_installer() -> Path | None:
 
 
 def find_python(version: Version) -> Path | None:
-    """The interpreter of an environment with that torch; None where it can't be had."""
+    """The interpreter of an environment with that torch; None if it can't be created."""
     if version.minor == installed():
         return Path(sys.executable)
     venv = version.folder / "venv"
@@ -162,7 +162,7 @@ def find_python(version: Version) -> Path | None:
 
 
 def files_of(folder: Path) -> Iterator[Path]:
-    """The files of COPIED below a folder, relative to it, without what a build makes."""
+    """The files of COPIED below a folder, relative to it, without build outputs."""
     for name in COPIED:
         top = folder / name
         for path in [top] if top.is_file() else top.rglob("*"):
@@ -173,7 +173,7 @@ def files_of(folder: Path) -> Iterator[Path]:
 
 
 def copy_sources(version: Version) -> None:
-    """Makes the tree's sources those of this checkout; unchanged ones keep their times."""
+    """Updates the tree's sources from this checkout; unchanged ones keep their times."""
     wanted = set(files_of(ROOT))
     for path in wanted:
         source, copy = ROOT / path, version.tree / path

@@ -1,4 +1,4 @@
-"""What a wheel must be, whatever torch it is for: small, with each library once and stripped.
+"""Checks that a wheel is small, and contains each library once and stripped.
 
 `readelf`, which comes with every compiler, reads the libraries.
 """
@@ -29,7 +29,7 @@ TAG = re.compile(r"-(manylinux_2_\d+_x86_64)\.whl$")
 
 
 def libraries(wheel: Path) -> dict[str, bytes]:
-    """The shared libraries in it, by their paths."""
+    """The shared libraries in the wheel, by their paths."""
     with zipfile.ZipFile(wheel) as archive:
         contents = {name: archive.read(name) for name in archive.namelist()}
     return {name: data for name, data in contents.items() if data.startswith(ELF)}
@@ -46,7 +46,7 @@ def is_stripped(data: bytes) -> bool:
 
 
 def problems(wheel: Path) -> list[str]:
-    """What is wrong with a wheel, a sentence each."""
+    """The problems of a wheel, one sentence each."""
     found = []
     size = wheel.stat().st_size
     if size > MOST_BYTES:
@@ -69,7 +69,7 @@ def problems(wheel: Path) -> list[str]:
 
 
 def repair_problems(before: Path, after: Path) -> list[str]:
-    """What adding the manylinux tag did beyond that."""
+    """The changes by the repair beyond the manylinux tag."""
     found = [] if manylinux_tag(after) else [f"{after.name} has no manylinux tag"]
     if libraries(before) != libraries(after):
         found.append("the libraries are not those that were built")
@@ -77,6 +77,6 @@ def repair_problems(before: Path, after: Path) -> list[str]:
 
 
 def manylinux_tag(wheel: Path) -> str:
-    """As in manylinux_2_35_x86_64; empty for a wheel without one."""
+    """The tag, such as manylinux_2_35_x86_64; empty for a wheel without one."""
     match = TAG.search(wheel.name)
     return match[1] if match else ""

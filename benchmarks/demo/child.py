@@ -1,7 +1,7 @@
-"""One part of the demo: the whole workload under one allocator, in a process of its own.
+"""One part of the demo: the whole workload under one allocator, in a separate process.
 
-Progress goes to standard output as one JSON object a line; the result, as JSON, to the file that
-the command line names. The demo starts it three times.
+Prints progress as one JSON object a line, and writes the result as JSON to the file that the
+command line names. The demo starts it three times.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ SEED = 20
 
 @dataclass
 class Result:
-    """What one allocator did. Bytes and seconds; losses as the hexadecimal form of the float."""
+    """The result of one allocator. Bytes and seconds; losses in the hexadecimal form of floats."""
 
     allocator: str
     device: str = ""
     parameters: int = 0
     losses: list[str] = field(default_factory=list)
     step_seconds: float = 0.0
-    """The median. Steps differ in shape, and a process from the next, so it needs the two below."""
+    """The median. Steps differ in shape and processes in speed, so it needs the quartiles."""
     step_quartiles: list[float] = field(default_factory=list)
-    """The lower and the upper one."""
+    """The lower and the upper quartile."""
     step_peak_allocated: list[int] = field(default_factory=list)
     step_peak_reserved: list[int] = field(default_factory=list)
     peak_allocated: int = 0
@@ -50,14 +50,14 @@ class Result:
     device_used: int = 0
     driver_calls: dict[str, int] = field(default_factory=dict)
     driver_calls_late: dict[str, int] = field(default_factory=dict)
-    """Those of the second half of the training steps alone."""
+    """Of only the second half of the training steps."""
     graph_loss: str = ""
     graph_replay_seconds: float = 0.0
     graph_bytes: int = 0
     """Growth of the reserved memory by capturing the training step."""
     compiled_sum: str = ""
     report: list[dict[str, object]] = field(default_factory=list)
-    """What ferro_alloc says about its devices."""
+    """The status of ferro_alloc's devices."""
 
 
 def say(**event: object) -> None:
@@ -95,7 +95,7 @@ class Workload:
         self.shape = ModelShape()
         torch.manual_seed(SEED)
         torch.use_deterministic_algorithms(True, warn_only=simulated)
-        # Filling what is uninitialised costs time that training does not normally spend.
+        # Filling uninitialised memory costs time that training does not normally spend.
         torch.utils.deterministic.fill_uninitialized_memory = False
         self.model: Llama = Llama(self.shape).cuda()
         self.optimizer = torch.optim.AdamW(

@@ -1,11 +1,10 @@
 """Is the memory of public model families on the simulated GPU that of a real one?
 
-Each family runs under each allocator on three sizes of card, each in a process of its own. Without
-`--simulated` the card is a real one, and a size is a limit on what the allocator may reserve. Then
-several run beside each other: how much a program reserves does not depend on its neighbours as long
-as the card itself is not full. `--compare` runs nothing: it holds what `--output` has against the
-records of a real GPU, and fails where the two differ by more than benchmarks/families/comparison.py
-allows.
+Each family runs under each allocator on three sizes of card, each time in a separate process.
+Without `--simulated` the card is a real one, and a size is a limit on the reserved memory. Several
+processes then run at once: the memory that a program reserves does not depend on others as long as
+the card itself is not full. `--compare` runs nothing: it compares the records in `--output` with
+those of a real GPU, and fails if they differ by more than benchmarks/families/comparison.py allows.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ STORED = RESULTS / "families_simulated.json"
 WHOLE = "whole"
 JOBS_ON_GPU, JOBS_SIMULATED = 14, 2
 CARD = 74 << 10
-"""MiB of a real card that are given to children: of 80 GB the rest is for what nobody declared."""
+"""MiB of a real card for children; the rest of 80 GB is for undeclared memory."""
 OUTSIDE = 1 << 10
-"""MiB that a child may take beside its allocator."""
+"""MiB that a child may take outside its allocator."""
 UNLIMITED = 12 << 10
-"""MiB that one without a limit may take."""
+"""MiB that a child without a limit may take."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class Case:
 
     @property
     def is_traced(self) -> bool:
-        """What a program asks for hardly depends on allocator and size."""
+        """Whether requests are recorded: they hardly depend on allocator and size."""
         return self.allocator == "native" and self.size in (SIZES[0], WHOLE)
 
     @property
@@ -85,7 +84,7 @@ class Case:
 
 
 class Share:
-    """Of a card: a child starts when what it declares is free. For any thread."""
+    """A card's memory: a child starts once its declared share is free. Thread-safe."""
 
     def __init__(self, size: int) -> None:
         self._size = self._free = size
@@ -106,11 +105,11 @@ class Share:
 
 
 def environment(cache: str, one_device: bool) -> dict[str, str]:
-    # Each compiles everything itself, so that it asks for the memory which that takes.
+    # Each compiles everything itself, so that it requests the memory for compilation.
     env = {"TORCHINDUCTOR_CACHE_DIR": cache, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     env |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     if one_device:
-        # A Trainer would use all that it sees.
+        # A Trainer would use all visible devices.
         env["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     return env
 
@@ -122,7 +121,8 @@ def measure(
     deadline: float,
     requests: dict[str, list[int]],
 ) -> Record | None:
-    """None: the budget was spent before it ended. Adds to `requests` what it asked for."""
+    """Returns None if the budget ran out before the end. Adds the requests of the program to
+    `requests`."""
     if missing := case.program.missing():
         return case.record(f"{case.family} needs {', '.join(missing)}, which is not installed")
     words = ["--family", case.family.removesuffix(PLAIN), "--allocator", case.allocator]
@@ -141,13 +141,13 @@ def measure(
                 requests[case.named] = found.pop("requests")
             return Record(**{**vars(case.record()), **found})
         except (ChildError, ValueError, TypeError) as error:
-            # The second and third: what was printed is not the child's object.
+            # The second and third mean that the output is not the child's object.
             late = time.monotonic() >= deadline
             return None if late else case.record(f"{case.family}: {error}")
 
 
 def names_of(options: argparse.Namespace) -> list[str]:
-    """Those asked for; else all that this machine can run, with those without cuDNN at the end."""
+    """The chosen families; else all that this machine can run, those without cuDNN last."""
     if options.smoke:
         return [name for name, family in FAMILIES.items() if family.smoke]
     plain = [name + PLAIN for name, family in FAMILIES.items() if family.plain]
@@ -178,7 +178,7 @@ def read(file: Path) -> list[Record]:
 
 
 def run(options: argparse.Namespace) -> list[Record]:
-    """Of each case. Stored as they come, in the place of older ones of the same case."""
+    """The record of each case. Each replaces an older one of the same case in the output."""
     cases = cases_of(options)
     output: Path | None = options.output
     kept = {r.key: r for r in read(output)} if output is not None and output.exists() else {}
@@ -210,7 +210,7 @@ def run(options: argparse.Namespace) -> list[Record]:
 
 
 def in_order(records: Sequence[Record]) -> list[Record]:
-    """Those without cuDNN at the end."""
+    """Sorts records; those without cuDNN come last."""
     families, sizes = list(FAMILIES), [*SIZES, WHOLE]
 
     def place(record: Record) -> tuple[bool, int, int, int]:
@@ -253,7 +253,7 @@ def show(records: Sequence[Record], title: str) -> None:
 
 
 def compare(gpu: Sequence[Record], simulated: Sequence[Record]) -> int:
-    """Shows the differences; the exit status."""
+    """Shows the differences; returns the exit status."""
     found, problems = pairs(gpu, simulated)
     print_table("peak reserved", *rows(found))
     print_table("by family", *by_family(found))
@@ -262,7 +262,7 @@ def compare(gpu: Sequence[Record], simulated: Sequence[Record]) -> int:
     plain = [pair for pair in found if pair not in judged(found)]
     if plain:
         print(f"without cuDNN: {summary(plain)}")
-    print(f"beside the allocator: {outside(gpu)}, simulated {outside(simulated)}")
+    print(f"outside the allocator: {outside(gpu)}, simulated {outside(simulated)}")
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0
@@ -276,8 +276,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--allocators", nargs="+", choices=SIMULATED_ALLOCATORS, default=list(SIMULATED_ALLOCATORS)
     )
     parser.add_argument("--sizes", nargs="+", choices=(*SIZES, WHOLE), default=list(SIZES))
-    parser.add_argument("--smoke", action="store_true", help="three, tiny: does it run?")
-    parser.add_argument("--jobs", type=int, help="children beside each other")
+    parser.add_argument(
+        "--smoke", action="store_true", help="three tiny families, to test that it runs"
+    )
+    parser.add_argument("--jobs", type=int, help="children at the same time")
     parser.add_argument(
         "--budget",
         type=float,
@@ -290,7 +292,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--requests",
         type=Path,
         metavar="FILE",
-        help="what each asked for and freed in order, as gzipped JSON; native and ample alone",
+        help="requests and frees in order, as gzipped JSON; only for native and ample",
     )
     parser.add_argument(
         "--compare", type=Path, metavar="FILE", help="with the records of a real GPU; runs nothing"

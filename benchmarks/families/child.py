@@ -1,10 +1,11 @@
 """One family under one allocator on one size of card, in this process.
 
 Prints one object: the peaks of the allocator, whether the program ended without running out of
-memory, which attention it chose, and what the process took of the card beside the allocator.
+memory, the attention kernels that it chose, and the memory that the process took outside the
+allocator.
 
-The size is what the allocator may reserve. A simulated card has that and what a context and the
-libraries take; on a real one it is a limit of PyTorch's, which counts neither.
+The size is the memory that the allocator may reserve. A simulated card has that and the memory of a
+context and the libraries; on a real card it is PyTorch's limit, which counts neither.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def watch_attention() -> set[str]:
 
 
 def requests(device: int) -> list[int]:
-    """Bytes of what was asked for, and negative of what was freed, in order."""
+    """The bytes of requests, and the negated bytes of frees, in order."""
     import torch
 
     signs = {"alloc": 1, "free_completed": -1}
@@ -65,13 +66,13 @@ def requests(device: int) -> list[int]:
 
 
 def end_with_parent() -> None:
-    """A rank whose other one is gone would wait for it for ever."""
+    """Ends this rank with its parent, for which it would otherwise wait forever."""
     sys.stdin.buffer.read()
     os._exit(1)
 
 
 def join_ranks(options: argparse.Namespace, ranks: int) -> subprocess.Popen[bytes] | None:
-    """Starts the other rank, and makes the process group with it."""
+    """Starts the other rank, and creates the process group with it."""
     import torch
     import torch.distributed as dist
 
@@ -117,7 +118,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     began = time.monotonic()
     failure = ""
     try:
-        # What a library prints is no result.
+        # The output of a library is not a result.
         with redirect_stdout(sys.stderr):
             family.function()(**family.sizes_of(options.smoke, options.batch))
         torch.cuda.synchronize()
@@ -139,7 +140,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     if options.requests:
         found["requests"] = requests(options.rank)
     if other is not None:
-        # The other rank waits for ever for one that has run out of memory.
+        # The other rank would wait forever for one that has run out of memory.
         if failure:
             other.kill()
         other.wait()
@@ -161,7 +162,7 @@ def main() -> int:
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     say(**measure(parser.parse_args()))
     sys.stdout.flush()
-    # What libraries do at their end, process groups among them, is no part of this.
+    # The shutdown of libraries, such as process groups, is not measured.
     os._exit(0)
 
 

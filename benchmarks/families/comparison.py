@@ -1,8 +1,8 @@
-"""Records of the simulated GPU held against those of a real one.
+"""Compares records of the simulated GPU with those of a real one.
 
-The simulated GPU is right when peak reserved differs by at most `WORST`, and by `MEDIAN` in the
-median, wherever a program fits on both; when nothing fits there that does not on the GPU; and when
-at most `FALSE_ALARMS` of what fits on the GPU does not there.
+The simulated GPU is right if peak reserved differs by at most `WORST`, and by at most `MEDIAN` in
+the median, for programs that fit on both; if no program fits only on the simulated GPU; and if at
+most the share `FALSE_ALARMS` of the programs that fit on the GPU does not fit on the simulated one.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ Key = tuple[str, str, str]
 
 @dataclass
 class Record:
-    """One program under one allocator on one size of card. Bytes, but for the limit."""
+    """One program under one allocator on one size of card. Bytes, except the limit."""
 
     family: str
-    """Its name ends with `_plain` where cuDNN was left out."""
+    """The name of a family without cuDNN ends with `_plain`."""
     allocator: str
     size: str
     limit: int | None
-    """MiB that the allocator may reserve; None: the whole card."""
+    """MiB that the allocator may reserve; None means the whole card."""
     fits: bool = False
     peak_reserved: int = 0
     peak_allocated: int = 0
     outside: int | None = None
-    """What the process held at its end beside the allocator; None where it was not told."""
+    """The memory that the process held outside the allocator at its end; None if unknown."""
     emptied_cache: int = 0
     attention: list[str] = field(default_factory=list)
-    """The kernels that were chosen for it."""
+    """The kernels that were chosen for attention."""
     failure: str = ""
-    """What the allocator said when memory ran out: a result."""
+    """The allocator's message when memory ran out, which is a result."""
     seconds: float = 0
     device: str = ""
     problem: str = ""
@@ -67,7 +67,7 @@ class Pair:
 
 
 def pairs(gpu: Sequence[Record], simulated: Sequence[Record]) -> tuple[list[Pair], list[str]]:
-    """In the order of the GPU's records, and what has no counterpart or no result."""
+    """The pairs in the order of the GPU's records, and records without a partner or result."""
     known = {record.key: record for record in simulated}
     found, problems = [], []
     for record in gpu:
@@ -90,12 +90,12 @@ def pairs(gpu: Sequence[Record], simulated: Sequence[Record]) -> tuple[list[Pair
 
 
 def judged(found: Sequence[Pair]) -> list[Pair]:
-    """Those of a card as it is, with cuDNN."""
+    """The pairs with cuDNN, as on a normal card."""
     return [pair for pair in found if not pair.gpu.family.endswith(PLAIN)]
 
 
 def verdicts(found: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
-    """Those that fit on the simulated GPU alone, and on the real one alone."""
+    """The pairs that fit only on the simulated GPU, and those that fit only on the real one."""
     wrong = [pair for pair in found if pair.gpu.fits != pair.simulated.fits]
     return [p for p in wrong if p.simulated.fits], [p for p in wrong if p.gpu.fits]
 
@@ -105,7 +105,7 @@ def describe(pair: Pair) -> str:
 
 
 def faults(found: Sequence[Pair]) -> list[str]:
-    """What the simulated GPU got wrong by more than is allowed."""
+    """The errors of the simulated GPU beyond the tolerances."""
     told = []
     by_size = [abs(pair.difference) for pair in found if pair.both_fit]
     if not by_size:
@@ -137,7 +137,7 @@ def mib(size: int) -> str:
 
 
 def rows(found: Sequence[Pair]) -> tuple[Sequence[str], list[Sequence[str]]]:
-    """Headings, and one row for each run. Differences where it fits on both."""
+    """Headings, and one row for each run; differences for runs that fit on both."""
     headings = ("family", "allocator", "card, MiB", "fits", "simulated", "GPU, MiB", "simulated")
     lines: list[Sequence[str]] = []
     for pair in found:
@@ -159,14 +159,14 @@ def rows(found: Sequence[Pair]) -> tuple[Sequence[str], list[Sequence[str]]]:
 
 
 def outside(records: Sequence[Record]) -> str:
-    """What processes held beside their allocators, in MiB."""
+    """The memory of processes outside their allocators, in MiB."""
     known = sorted(record.outside for record in records if record.outside is not None)
     return f"{mib(known[0])} to {mib(known[-1])} MiB" if known else "not known"
 
 
 def by_family(found: Sequence[Pair]) -> tuple[Sequence[str], list[Sequence[str]]]:
-    """Headings, and one row for each family: on the ample card, MiB reserved on the GPU and the
-    difference; on all, how many verdicts are the GPU's."""
+    """Headings, and one row for each family: for the ample card, MiB reserved on the GPU and the
+    difference; for all cards, the number of verdicts that equal the GPU's."""
     families = dict.fromkeys(pair.gpu.family for pair in found)
     allocators = dict.fromkeys(pair.gpu.allocator for pair in found)
     lines: list[Sequence[str]] = []

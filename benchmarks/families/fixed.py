@@ -1,5 +1,5 @@
-"""One family with batches of one size, as a program of its own: what `simulate --what-if` is asked
-about."""
+"""One family with batches of one size, as a separate program: the subject of
+`simulate --what-if`."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 For each family under each allocator: `simulate --what-if batch` on a simulated card of the family's
 tight size, then the program on the real one with that batch and with one more, where the size is a
 limit on what the allocator may reserve. The answer is right if the first fits and the second does
-not. Without a GPU, with `--simulated`, the simulated one is asked in its place. Several run beside
-each other.
+not. Without a GPU, `--simulated` uses the simulated one instead. Several run at the same time.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Record:
     allocator: str
     limit: int  # MiB that the allocator may reserve
     largest: int = 0
-    """The answer of `simulate --what-if`; 0: none fits."""
+    """The answer of `simulate --what-if`; 0 if none fits."""
     tried: list[int] = field(default_factory=list)
     fits: bool = False
     one_more_fits: bool = True
@@ -72,7 +71,7 @@ class Question:
 
 
 def ask(question: Question, folder: str) -> tuple[int, list[int]]:
-    """The answer on the simulated card, and what was tried."""
+    """The answer on the simulated card, and the tried sizes."""
     memory = simulated_machine(question.limit * MIB, 1)["memory"]
     answer = Path(folder) / "answer.json"
     command = [sys.executable, "-m", "ferro_alloc", "simulate", "--gpu", GPU]
@@ -165,13 +164,17 @@ def show(records: Sequence[Record]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--simulated", action="store_true", help="in place of a real card, too")
+    parser.add_argument(
+        "--simulated", action="store_true", help="use the simulated GPU instead of a real card too"
+    )
     parser.add_argument("--only", nargs="+", choices=FAMILIES, metavar="NAME")
     parser.add_argument(
         "--allocators", nargs="+", choices=SIMULATED_ALLOCATORS, default=list(SIMULATED_ALLOCATORS)
     )
-    parser.add_argument("--smoke", action="store_true", help="two, tiny: does it run?")
-    parser.add_argument("--jobs", type=int, help="questions beside each other")
+    parser.add_argument(
+        "--smoke", action="store_true", help="two tiny families, to test that it runs"
+    )
+    parser.add_argument("--jobs", type=int, help="questions at the same time")
     parser.add_argument("--output", type=Path, help="the records, as JSON")
     options = parser.parse_args(argv)
     if not options.simulated and gpu_count() == 0:

@@ -1,4 +1,4 @@
-"""What a process takes of a card beside its allocator: its context, kernels and libraries."""
+"""The memory that a process takes outside its allocator: its context, kernels and libraries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOT_KNOWN = (1 << 64) - 1
 
 
 def used_by_this_process(device: int = 0) -> int | None:
-    """Bytes of the card, as NVML tells; None where it does not, as in some containers."""
+    """Bytes of the card by NVML; None if NVML does not report them, as in some containers."""
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:

@@ -14,7 +14,7 @@ VOCABULARY = 32000
 
 
 class Transformer(nn.Module):
-    """torch's own layers, each with the ones before it in its past."""
+    """torch's own layers with causal attention."""
 
     def __init__(self, width: int, layers: int) -> None:
         super().__init__()

@@ -2,9 +2,10 @@
 
     python -m benchmarks.families.requests GPU.json.gz SIMULATED.json.gz
 
-Both files come from `python -m benchmarks.families --requests FILE`. For each program: how many
-requests there were on the GPU and on the simulated one, the peak of what lived at once, after how
-many equal events the first differs, and the sizes of which one had more, the largest first.
+Both files come from `python -m benchmarks.families --requests FILE`. The table shows for each
+program: the number of requests on the GPU and on the simulated one, the peak of live bytes, the
+number of equal events before the first difference, and the sizes that one side requested more
+often, the largest first.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def read(file: Path) -> dict[str, list[int]]:
 
 
 def equal_events(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many are the same from the start."""
+    """The number of equal events from the start."""
     for number, (mine, yours) in enumerate(zip(one, other, strict=False)):
         if mine != yours:
             return number
@@ -41,7 +42,7 @@ def equal_events(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def more_of(one: Sequence[int], other: Sequence[int]) -> list[tuple[int, int]]:
-    """Sizes that were asked for more often in `one`, and how much more often; largest first."""
+    """Sizes requested more often in `one`, and by how many times more; largest first."""
     left = Counter(size for size in one if size > 0)
     left.subtract(size for size in other if size > 0)
     return sorted(((size, count) for size, count in left.items() if count > 0), reverse=True)

@@ -1,4 +1,4 @@
-"""The families: what they run, what that needs, and the sizes of card that each is tried on.
+"""The families: their functions, their requirements, and the sizes of card for each.
 
 Needs no torch.
 """
@@ -29,13 +29,13 @@ class Family:
     needs: tuple[str, ...] = ()
     """Packages beside torch."""
     plain: bool = False
-    """On a GPU it runs a second time, without cuDNN, which the simulated GPU does not have."""
+    """On a GPU it runs a second time without cuDNN, which the simulated GPU does not have."""
     ranks: int = 1
     smoke: Mapping[str, Any] = field(default_factory=dict)
-    """Sizes of a test; empty: it is no part of that."""
+    """Sizes of a smoke test; empty if it is not part of one."""
 
     def limit(self, size: str) -> int:
-        """MiB that the allocator may reserve on that size of card.
+        """MiB that the allocator may reserve on this size of card.
 
         ample: a quarter more than native reserves; tight: 3 % more than that; short: 3 % less
         than is allocated at the peak, so that it fits under no allocator.
@@ -46,7 +46,7 @@ class Family:
         return PAGE_MIB * (pages if size == "short" else pages + 1)
 
     def sizes_of(self, smoke: bool, batch: int | None = None) -> dict[str, Any]:
-        """Arguments of the function; with `batch`, that is the size of each batch."""
+        """The arguments of the function; `batch` replaces the size of each batch."""
         sizes = dict(self.smoke if smoke else self.sizes)
         if batch is not None and "shapes" in sizes:
             sizes["shapes"] = [(batch, length) for _, length in sizes["shapes"]]
@@ -55,7 +55,7 @@ class Family:
         return sizes
 
     def batch(self, smoke: bool) -> int:
-        """The first of its own."""
+        """The first batch size of the family."""
         sizes = self.sizes_of(smoke)
         return int(sizes["shapes"][0][0] if "shapes" in sizes else sizes["batches"][0])
 
@@ -74,7 +74,7 @@ HF = ("transformers",)
 VISION = ("torchvision",)
 
 FAMILIES: dict[str, Family] = {
-    # The slowest first, so that others fill the time beside it.
+    # The slowest comes first, so that others run at the same time.
     "compiled": Family(
         "language.compiled",
         {"shapes": [(4, 512), (6, 768)], "width": 1024, "layers": 4, "vocabulary": 32000},

@@ -1,4 +1,4 @@
-"""What the programs of the families share: seeded inputs, and a step of training."""
+"""Shared by the programs of the families: seeded inputs, and a training step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Inputs = Mapping[str, Tensor]
 
 
 def make(build: Callable[[], nn.Module], dtype: torch.dtype = torch.float32) -> Any:
-    """A model with seeded random weights of that type, made on the device."""
+    """A model with seeded random weights of this type, created on the device."""
     torch.manual_seed(SEED)
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
@@ -26,7 +26,7 @@ def make(build: Callable[[], nn.Module], dtype: torch.dtype = torch.float32) -> 
 
 
 def tokens(batch: int, length: int, vocabulary: int) -> Tensor:
-    """From the host, as a loader of data gives them."""
+    """Token ids from the host, as from a data loader."""
     return torch.randint(vocabulary, (batch, length)).to("cuda")
 
 
@@ -41,7 +41,7 @@ def train(
     optimizer: torch.optim.Optimizer | None = None,
     autocast: bool = False,
 ) -> None:
-    """One step for each batch, with AdamW where nothing else is given."""
+    """One step for each batch, by default with AdamW."""
     model.train()
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = optimizer or torch.optim.AdamW(trained, lr=1e-5)
@@ -51,5 +51,5 @@ def train(
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        # As a program does that shows its loss.
+        # Programs that show their loss do this.
         loss.item()

@@ -61,7 +61,7 @@ def vit(batches: Sequence[int], side: int) -> None:
 
 
 def detection(batches: Sequence[int], side: int) -> None:
-    """Faster R-CNN: which boxes go on depends on what was computed."""
+    """Faster R-CNN: the boxes of the second stage depend on computed values."""
     from torchvision.models.detection import fasterrcnn_resnet50_fpn
 
     model = make(

@@ -1,10 +1,9 @@
-"""The least memory that a workload runs in under each allocator, and what that costs.
+"""The least memory that a workload runs in under each allocator, and the cost of that.
 
 Each workload runs without a limit first, for its peaks, its time and the costs of
 benchmarks/harness/costs.py. Then fresh processes run it under limits on the reserved memory
 (`torch.cuda.set_per_process_memory_fraction`) until bisection has found the smallest under which it
-finishes. That takes for granted that a run which finishes under one limit does so under larger
-ones.
+finishes. This assumes that a run which finishes under one limit finishes under larger ones.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from benchmarks.harness.records import print_table, report_problems, store
 from benchmarks.training.passes import add_seconds, in_order, run
 from tools.gpu import gpu_count
 
-# Its limit would be one on the allocated memory, not on the reserved.
+# Its limit would apply to the allocated memory, not to the reserved memory.
 WITHOUT_LIMIT = ("cudaMallocAsync",)
 RESOLUTION = 0.01  # of peak allocated
 
@@ -52,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--limits",
         nargs="*",
         choices=ALLOCATORS,
-        help="whose limits to look for, where not all are wanted",
+        help="find only the limits of these",
     )
     add_seconds(parser)
     parser.add_argument("--smoke", action="store_true", help="tiny sizes: does it run?")

@@ -35,9 +35,9 @@ class Record(passes.Record):
     """One allocator on one workload. Bytes and seconds; times only of a real GPU."""
 
     smallest_limit: int | None = None
-    """The smallest limit known to suffice; None: the allocator has none."""
+    """The smallest limit known to suffice; None if the allocator has none."""
     costs_at_limit: dict[str, Any] = field(default_factory=dict)
-    """Those after the warm-up under that limit."""
+    """The costs after the warm-up under that limit."""
     out_of_memory: dict[str, Any] = field(default_factory=dict)
     """The largest limit known not to suffice, how many steps ended under it, and what ferro_alloc
     said. Empty when it was not tried: it is smaller than peak allocated."""
@@ -62,7 +62,7 @@ def find_smallest_limit(
     The limit is found up to `resolution` of peak allocated or one `UNIT`, whichever is more.
     """
     close = max(1, int(resolution * record.peak_allocated / UNIT))
-    # What is allocated at once does not fit into less; what was reserved does for the same run.
+    # The allocated peak does not fit into less; the reserved peak suffices for the same run.
     fails = (record.peak_allocated - 1) // UNIT
     works = math.ceil(record.peak_reserved / UNIT)
     record.costs_at_limit = record.costs
@@ -95,7 +95,7 @@ def pair(values: Sequence[float | None], digits: int = 0) -> str:
 def rows(records: Sequence[Record]) -> tuple[Sequence[str], list[Sequence[str]]]:
     """Headings, and one row for each workload under each allocator.
 
-    Where there are two figures, the second is that of the run under the smallest limit.
+    If there are two figures, the second is that of the run under the smallest limit.
     """
     working = [record for record in records if not record.problem]
     headings: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What it costs to work with hardly more memory than the program needs.
+"""The cost of running with hardly more memory than the program needs.
 
 Each workload runs alone first, for its peak of allocated bytes. Then a process without a limit and
 one that may reserve 1.015 times that peak take turns, pass by pass: the speed is the median of a
@@ -35,7 +35,7 @@ class Record:
     peak_allocated: int = 0
     seconds: list[float] = field(default_factory=list)
     seconds_without: list[float] = field(default_factory=list)
-    """Of the same steps, without the limit."""
+    """Seconds of the same steps without the limit."""
     speed: float | None = None
     costs: dict[str, Any] = field(default_factory=dict)
     ended_in: int | None = None

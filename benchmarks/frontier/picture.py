@@ -1,4 +1,4 @@
-"""The frontier's picture: how little memory each allocator can work with, and what that costs."""
+"""The frontier's picture: the least memory of each allocator, and the cost of that."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ HEIGHT = 0.8  # of a workload's rows; the distance between workloads is 1
 
 
 def draw(records: Sequence[Record], path: Path) -> None:
-    """One row for each allocator on each workload. Left from its smallest limit to what it reserves
-    without one; right, where the driver's time is known, what it took of that in either case."""
+    """One row for each allocator on each workload. The left panel shows the range from its smallest
+    limit to its reserved memory without a limit; the right one, if known, the driver's time in both
+    cases."""
     records = [record for record in records if not record.problem]
     workloads = list(dict.fromkeys(record.workload for record in records))
     allocators = [name for name in COLOURS if any(r.allocator == name for r in records)]

@@ -1,10 +1,10 @@
-"""What graphs cost: to capture and to replay a decoding step, and the memory of many of them.
+"""The cost of graphs: capture and replay of a decoding step, and the memory of many graphs.
 
-"Capture" is the time in `torch.cuda.graph`, after a warm-up: into a pool of its own, or into one
-that a larger graph left free memory in. "Replay" is one of many in a row, to the end on the GPU.
-"update" and "fill_" are the host's time to write a value that graphs read.
-Memory is that of a graph for each batch size of a server, largest first: what stays reserved after
-`empty_cache()` beyond what was reserved before the first capture.
+"Capture" is the time in `torch.cuda.graph`, after a warm-up: into a new pool, or into one in which
+a larger graph left free memory. "Replay" is one of many consecutive replays, until its end on the
+GPU. "update" and "fill_" are the host's time to write a value that graphs read. The memory is that
+of one graph for each batch size of a server, largest first: the bytes reserved after
+`empty_cache()` beyond those before the first capture.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ SECONDS_PER_CASE = 0.5
 UPDATES = 200
 """Between two synchronisations; the queue of a stream has room for about a thousand."""
 REPLAYS = 20
-"""So many in a row between two looks at the clock."""
+"""Calls between two readings of the clock."""
 # The memory of a graph under cudaMallocAsync is the driver's: torch counts none of it.
 ALLOCATORS = ("native", "expandable", "ferro_alloc")
 BATCHES = (1, 2, 4, *range(8, 129, 8))
 SMOKE_BATCHES = (1, 2, 4, 8)
 LONGEST = 1024
-"""Tokens a row that the cache has room for."""
+"""The tokens of a row for which the cache has room."""
 
 
 @dataclass
@@ -73,7 +73,7 @@ def make_decoder(smoke: bool) -> Decoder:
 
 
 def capture_time(decoder: Decoder, rows: int, pool: PoolHandle | None, seconds: float) -> float:
-    """Nanoseconds, the median; what the graph before held is given back outside of the time."""
+    """Median nanoseconds, without releasing the memory of the previous graph."""
     import torch
 
     found: list[float] = []
@@ -103,7 +103,7 @@ def replay_time(graph: torch.cuda.CUDAGraph, seconds: float) -> float:
 
 
 def host_time(write: Callable[[float], object], seconds: float) -> float:
-    """Of one call; the GPU catches up outside of the time, so that its queue is never full."""
+    """Nanoseconds of a call; the GPU catches up untimed, so that its queue is never full."""
     import torch
 
     calls, spent, ends = 0, 0.0, time.perf_counter() + seconds
@@ -162,7 +162,7 @@ def measure_memory(
     late: bool = False,
     joins: list[float] | None = None,
 ) -> tuple[int, int]:
-    """Bytes reserved by a graph for each size, and those of their results; nothing stays.
+    """Bytes reserved by a graph for each size, and those of their results. All memory is released.
 
     `group`: each graph joins it, all at the end if `late`. `joins` gets the time of each.
     """

@@ -1,9 +1,9 @@
 """Memory of a compiled model whose graphs PyTorch records and keeps in trees.
 
-`torch.compile(mode="reduce-overhead")` records CUDA graphs of each compiled function, anew for each
-shape and for each function that came before it in the step; all of them share one pool, which goes
-back to an earlier state wherever paths of functions part. A Llama-shaped model in three compiled
-parts trains on two shapes, infers with and without its upper half, and trains again.
+`torch.compile(mode="reduce-overhead")` records CUDA graphs of each compiled function, one for each
+shape and each sequence of functions before it in the step. All of them share one pool, whose state
+is restored where paths of functions branch. A Llama-shaped model in three compiled parts trains on
+two shapes, infers with and without its upper half, and trains again.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ LENGTH, SMOKE_LENGTH = 513, 65
 class Record:
     allocator: str
     bytes: dict[str, int] = field(default_factory=dict)
-    """The fields of `situations.Figures`; "left" is after the trees are gone too."""
+    """The fields of `situations.Figures`; "left" is after the destruction of the trees too."""
     graphs: int = 0
-    """How many the trees hold at the end."""
+    """The number of graphs in the trees at the end."""
     problem: str = ""
 
 
@@ -53,7 +53,7 @@ Part = Callable[["torch.Tensor"], "torch.Tensor"]
 class CompiledModel:
     """A model's lower half, its upper half and its head, each compiled with graphs.
 
-    `recorded_only`: they become the same trees of graphs, of the kernels that they have anyway.
+    `recorded_only` makes the same trees of graphs without compiling kernels.
     """
 
     def __init__(self, model: Llama, recorded_only: bool) -> None:
@@ -127,7 +127,7 @@ def graphs_in_trees() -> int:
 
     manager = cudagraph_trees.get_container(torch.cuda.current_device()).tree_manager
     nodes = [node for roots in manager.roots.values() for node in roots] if manager else []
-    for node in nodes:  # grows meanwhile
+    for node in nodes:  # grows during the loop
         nodes += [child for children in node.children.values() for child in children]
     return len(nodes)
 
@@ -188,7 +188,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = ["--smoke"] * options.smoke + ["--simulated"] * simulated
     with tempfile.TemporaryDirectory() as cache:
         if not options.smoke:
-            # The first to compile tries kernels out, in memory that the others do not need.
+            # The first process to compile tunes kernels, in memory that the others do not need.
             run(options.allocators[0], arguments, cache)
         records = [run(allocator, arguments, cache) for allocator in options.allocators]
     show(records, f"{'simulated GPU, ' * simulated}a compiled model")

@@ -1,4 +1,4 @@
-"""What the debug mode of graphs costs: an eager decoding step, its capture, and a replay.
+"""The cost of the debug mode of graphs: an eager decoding step, its capture, and a replay.
 
 One process under ferro_alloc takes turns, with the mode off and on. A round measures each of these
 once, and its time with the mode on is compared with the same round's without. On the simulated GPU
@@ -41,7 +41,7 @@ def make_decoder(smoke: bool) -> Decoder:
 
 
 def fastest(call: Callable[[], Any], seconds: float, now: Callable[[], float]) -> float:
-    """Nanoseconds, of at least three: other programs on the machine only ever add time."""
+    """The fewest nanoseconds of at least three calls: other programs only ever add time."""
     import torch
 
     times: list[float] = []
@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = turns.parser(__doc__, ROUNDS, SECONDS_PER_CASE)
     options = turns.parse(parser, argv)
     simulated = gpu_count() == 0
-    # Values that the host computes would be most of the time.
+    # Computing values on the host would dominate the time.
     use_allocator(OURS, simulated, values=False)
     if simulated:
         print("simulated GPU: the host's work is real, the device's takes no time")

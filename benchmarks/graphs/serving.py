@@ -1,9 +1,9 @@
-"""The memory of graphs as servers capture them: what exclusive groups cost beyond what they must.
+"""The memory of graphs as servers capture them: exclusive groups compared with the least possible.
 
 "decode" is nineteen decoding steps with logits of 151,936 words in floats. "two models" is the
 prefill of one model for four lengths, and the decoding of another for five batch sizes. "floor" is
 all results and the scratch of the largest graph: no arrangement in which graphs replay in any order
-can take less. "declared": members before they are captured into; "late": when all are captured.
+can take less. "declared" pools join before their captures, "late" ones after all captures.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Record:
 
 
 class Server:
-    """Steps that are to be captured, of one model or two, and the stream for that."""
+    """The steps of one or two models to capture, and the stream for the captures."""
 
     def __init__(self, smoke: bool) -> None:
         from benchmarks.models.decoding import Decoder
@@ -76,9 +76,10 @@ class Server:
     def measure(
         self, steps: Sequence[Step], pools: Pools, late: ExclusiveGroup | None = None
     ) -> tuple[int, int]:
-        """Bytes reserved by a graph of each step, and those of their results. Nothing stays.
+        """Bytes reserved by a graph of each step, and those of their results. All memory is
+        released.
 
-        `late`: the group that all join at the end.
+        `late` is the group that all join at the end.
         """
         import torch
 
@@ -98,7 +99,7 @@ class Server:
 
 
 def arrangements(server: Server, steps: Sequence[Step], models: Sequence[int]) -> dict[str, int]:
-    """`models`: of each step the number of its model. The largest of each model comes first."""
+    """`models` has the model of each step. The largest step of each model comes first."""
     import torch
 
     def pools() -> Pools:

@@ -1,4 +1,4 @@
-"""What an allocator has cost so far: calls of the driver, and waits of the host.
+"""The costs of an allocator so far: driver calls, and waits of the host.
 
 On the simulated GPU every call is counted, by the driver itself; on a real one ferro_alloc counts
 its own, and PyTorch's allocators count segments at most.
@@ -24,12 +24,12 @@ CALLS = {
     "release": "cuMemRelease",
 }
 
-# All by which PyTorch's allocators and ours take device memory and give it back.
+# All functions with which PyTorch's allocators and ours take and release device memory.
 MEMORY_CALLS = ("cuMemAlloc", "cuMemFree", *CALLS.values())
 
 
 def allocator_devices(allocator: str) -> tuple[DeviceStatus, ...]:
-    """What ferro_alloc itself says about its devices; nothing under the others."""
+    """ferro_alloc's own status of its devices; empty under the others."""
     if allocator != "ferro_alloc":
         return ()
     import ferro_alloc
@@ -38,7 +38,7 @@ def allocator_devices(allocator: str) -> tuple[DeviceStatus, ...]:
 
 
 def driver_calls(allocator: str, simulated: bool) -> dict[str, int]:
-    """By name: `MEMORY_CALLS` on the simulated GPU, elsewhere what the allocator itself counts."""
+    """By name: `MEMORY_CALLS` on the simulated GPU, elsewhere the allocator's own counts."""
     if simulated:
         from ferro_alloc import sim
 
@@ -55,7 +55,7 @@ def driver_calls(allocator: str, simulated: bool) -> dict[str, int]:
 
 
 def driver_ms() -> float:
-    """What the driver's memory calls so far would have taken on an H100. Simulated GPU only."""
+    """The modelled time of memory calls so far on an H100. Simulated GPU only."""
     from ferro_alloc import sim
 
     counts = sim.counters()
@@ -67,7 +67,7 @@ def driver_ms() -> float:
 
 @dataclass(frozen=True)
 class Costs:
-    """Up to one moment. None: nobody counts it here."""
+    """The costs up to one moment; None if the cost is not counted."""
 
     driver_calls: int | None
     driver_ms: float | None

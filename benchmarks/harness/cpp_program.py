@@ -1,4 +1,4 @@
-"""Benchmarks that are C++ programs: built beside the C++ tests, whose libraries they share."""
+"""Benchmarks that are C++ programs, built with the C++ tests, whose libraries they share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TREE = ROOT / "build" / "cpp-release"
 
 
 def build(target: str) -> Path:
-    """The program of that name; SystemExit with what the build said when it fails."""
+    """Builds the program of this name; SystemExit with the build's output if that fails."""
     cmake = shutil.which("cmake")
     if cmake is None:
         raise SystemExit(f"cmake was not found: it is needed to build {target}")
@@ -28,7 +28,7 @@ def build(target: str) -> Path:
 
 
 def run(command: Sequence[str]) -> str:
-    """What it printed; shown when it fails."""
+    """Returns the output of a command; shows it if the command fails."""
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(command)}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")

@@ -1,9 +1,10 @@
-"""One workload under one allocator, in this process, once or again and again.
+"""One workload under one allocator, in this process, once or repeatedly.
 
-Says one object a pass with the times of its steps, and a last one with the peaks, the costs, the
-losses and a checksum of the first pass. With `--in-turns` it waits for its parent before every pass
-until that says to stop. On a simulated GPU with a clock the times are that clock's. With `--limit`
-running out of memory is a result: the last object says in which pass and step, and why.
+Prints one object per pass with the times of its steps, and a last one with the peaks, the costs,
+the losses and a checksum of the first pass. With `--in-turns` it waits for its parent before every
+pass, until the parent stops it. On a simulated GPU with a clock the times are those of the clock.
+With `--limit` running out of memory is a result: the last object has the pass, the step and the
+reason.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from benchmarks.harness.processes import ALLOCATORS, say, use_allocator, wait_fo
 if TYPE_CHECKING:
     from torch import Tensor
 
-# One part of so many is warm-up, whose costs do not count.
+# The first of so many parts is warm-up, whose costs do not count.
 WARM_UP = 4
 
 
 class Recorder:
-    """The callback of a workload: times the steps of a pass, and keeps the costs and losses of the
-    first."""
+    """The callback of a workload: times the steps of each pass, and keeps the costs and losses of
+    the first pass."""
 
     def __init__(self, losses: bool, costs: Callable[[], Costs], now: Callable[[], float]) -> None:
         self.keep_losses = losses
@@ -63,7 +64,7 @@ class Recorder:
 
 
 def checksum(tensors: Sequence[Tensor]) -> str:
-    """Of the bits, so that a difference anywhere shows."""
+    """A checksum of all bits, so that any difference shows."""
     import torch
 
     digest = hashlib.sha256()
@@ -74,7 +75,7 @@ def checksum(tensors: Sequence[Tensor]) -> str:
 
 
 def set_limit(limit: int) -> None:
-    """On the bytes that the allocator of this process may reserve."""
+    """Limits the bytes that the allocator of this process may reserve."""
     import torch
 
     total = torch.cuda.mem_get_info()[1]
@@ -83,12 +84,13 @@ def set_limit(limit: int) -> None:
 
 
 def verdict(error: Exception) -> str:
-    """What ferro_alloc says about a failure; PyTorch's own sentence is left out."""
+    """ferro_alloc's verdict of a failure, without PyTorch's own sentence."""
     return str(error).partition("verdict = ")[2]
 
 
 def leave_out_cudnn_attention() -> None:
-    """It plans anew for every length, which takes longer than the rest of a step."""
+    """Disables cuDNN's attention, which plans again for every length, longer than the rest of a
+    step."""
     import torch
 
     torch.backends.cuda.enable_cudnn_sdp(False)
@@ -106,7 +108,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     leave_out_cudnn_attention()
     if options.deterministic:
         torch.use_deterministic_algorithms(True, warn_only=simulated)
-        # Filling what is uninitialised costs time that training does not normally spend.
+        # Filling uninitialised memory costs time that training does not normally spend.
         torch.utils.deterministic.fill_uninitialized_memory = False
         torch.backends.cudnn.benchmark = False
     workload = WORKLOADS[options.workload]

@@ -1,9 +1,9 @@
-"""One process per allocator: what the benchmarks and the GPU tests share.
+"""One process per allocator, for the benchmarks and the GPU tests.
 
-PyTorch chooses its own CUDA allocator once a process, so each comparison starts several. A child
-prints one JSON object a line; where it says `"waiting": true` it goes on when its parent writes a
-line, so that the parent can let several children work in turns and no drift of the machine favours
-one. Where the parent decides how often, the line says whether to stop.
+PyTorch chooses its CUDA allocator once per process, so each comparison starts several processes. A
+child prints one JSON object per line. After `"waiting": true` it continues when its parent writes a
+line. So the parent lets several children take turns, and drift of the machine does not favour one.
+If the parent decides the number of turns, the line says whether to stop.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ ALLOCATORS = ("native", "expandable", "cudaMallocAsync", OURS)
 # The simulated GPU has no stream-ordered allocator.
 SIMULATED_ALLOCATORS = ("native", "expandable", OURS)
 STOP = "stop\n"
-# Of a child, more than any benchmark takes: one that spins on the device for ever ends too.
+# The processor time of a child, more than any benchmark takes: a child that spins forever is
+# stopped too.
 PROCESSOR_S = 4 * patience.PROCESSOR_S
 SETTINGS = {
     "expandable": "expandable_segments:True",
@@ -42,7 +43,8 @@ def use_allocator(
     gpu: str = "h200",
     **machine: Any,
 ) -> None:
-    """Puts the allocator, and a simulated GPU if asked for, in place. Before torch is imported.
+    """Installs the allocator, and optionally a simulated GPU. Must be called before torch is
+    imported.
 
     `machine` has further arguments of `sim.activate()`.
     """
@@ -67,11 +69,11 @@ def use_allocator(
 
 
 class ChildError(Exception):
-    """A child ended with an error or was stopped; the text ends with what it wrote last."""
+    """A child ended with an error or was stopped; the text ends with its last output."""
 
 
 class Child:
-    """A running `python -m MODULE`, stopped when it does nothing for `idle_s` while it is read."""
+    """A running `python -m MODULE`, stopped if it does nothing for `idle_s` during a read."""
 
     def __init__(
         self,
@@ -111,7 +113,7 @@ class Child:
         self.close()
 
     def read(self) -> dict[str, Any]:
-        """The child's next object; lines that are none, such as warnings, are passed over."""
+        """The child's next object; skips other lines, such as warnings."""
         assert self._process.stdout is not None
         self._is_read.set()
         try:
@@ -124,7 +126,7 @@ class Child:
         raise self._failure()
 
     def go_on(self, stop: bool = False) -> None:
-        """Lets a waiting child continue, or come to its end."""
+        """Lets a waiting child continue or stop."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(STOP if stop else "\n")
@@ -136,7 +138,7 @@ class Child:
         self._closed.set()
         if self._process.poll() is None:
             try:
-                # A child that has said its last word ends by itself.
+                # A child that has printed its last object ends by itself.
                 self._process.communicate(timeout=20)
             except subprocess.TimeoutExpired:
                 patience.stop(self._process.pid)
@@ -149,7 +151,7 @@ class Child:
         patient: Patience | None = None
         while not self._closed.wait(patience.INTERVAL_S):
             if not self._is_read.is_set():
-                patient = None  # it waits for its parent, as it should
+                patient = None  # it waits for its parent
                 continue
             patient = patient or Patience(self._process.pid, idle_s=idle_s, processor_s=PROCESSOR_S)
             if wrong := patient.what_is_wrong():
@@ -166,12 +168,12 @@ class Child:
 
 
 def say(**message: Any) -> None:
-    """The child's half: one object to the parent."""
+    """In the child: prints one object for the parent."""
     print(json.dumps(message), flush=True)
 
 
 def wait_for_parent(**message: Any) -> bool:
-    """The child's half: says so, and goes on when the parent does; False: it is to stop. The end
-    of the input means to go on."""
+    """In the child: announces that it waits, and returns when the parent lets it continue; False if
+    it must stop. The end of the input means to continue."""
     say(waiting=True, **message)
     return sys.stdin.readline() != STOP

@@ -1,4 +1,4 @@
-"""Records of the benchmarks: dataclasses whose `problem` is empty where all went well."""
+"""Records of the benchmarks: dataclasses whose `problem` is empty after a success."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.table import Table
 
 
 def store(records: Sequence[Any], output: Path | None) -> None:
-    """As JSON, and also after each part, so that what was measured is there when time runs out."""
+    """Stores records as JSON, also after each part, so that they exist if time runs out."""
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps([asdict(record) for record in records], indent=1)
@@ -22,7 +22,7 @@ def store(records: Sequence[Any], output: Path | None) -> None:
 
 
 def print_table(title: str, headings: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
-    """Of which the first two columns are names and the others numbers."""
+    """Prints a table whose first two columns are names and the others numbers."""
     table = Table(*headings[:2], title=title)
     for heading in headings[2:]:
         table.add_column(heading, justify="right")
@@ -32,7 +32,7 @@ def print_table(title: str, headings: Sequence[str], lines: Sequence[Sequence[st
 
 
 def report_problems(records: Sequence[Any]) -> int:
-    """The exit status."""
+    """Prints the problems; returns the exit status."""
     problems = [record.problem for record in records if record.problem]
     for problem in problems:
         print(problem, file=sys.stderr)

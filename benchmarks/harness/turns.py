@@ -1,7 +1,7 @@
-"""Cases measured under several allocators in turns: one process each, and no drift favours one.
+"""Cases measured under several allocators in turns, one process each, so drift favours none.
 
-A benchmark gives the names of its cases and a function for each, which returns nanoseconds when
-told how many seconds it may take. The rest is here: the command line, the children, the table.
+A benchmark passes the names of its cases and a function for each, which takes the seconds that it
+may use and returns nanoseconds. This module has the command line, the children and the table.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from tools.gpu import gpu_count
 MOST_PASSES = 12
 
 Case = Callable[[float], float]
-"""From the seconds that it may take to nanoseconds for one of what it measures."""
+"""Takes the seconds that it may use; returns the nanoseconds of one operation."""
 
 
 @dataclass
 class Record:
     allocator: str
     nanoseconds: dict[str, list[float]] = field(default_factory=dict)
-    """Of each case, one value a round."""
+    """One value per round for each case."""
     problem: str = ""
 
     def median(self, case: str) -> float:
@@ -68,17 +68,17 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
 
 
 def order(names: Sequence[str], turn: int) -> Sequence[str]:
-    """Of one round: each is first as often as the others, and of three none works twice in a row.
+    """The order of one round: each is first equally often; of three, none has two turns in a row.
 
-    A process that went on after its own last turn was slower: a replayed graph by 150 us, under
-    each allocator that did.
+    A process that continued after its own last turn was slower: a replayed graph by 150 us, under
+    each allocator.
     """
     first = turn % len(names)
     return [*names[first:], *names[:first]]
 
 
 def enough_passes(timed_seconds: float, seconds: float) -> int:
-    """How many passes are timed when one takes so long."""
+    """The number of timed passes if one takes so long."""
     return min(math.ceil(timed_seconds / seconds), MOST_PASSES)
 
 
@@ -102,7 +102,7 @@ def child(
 
 
 def run(module: str, arguments: Sequence[str], options: argparse.Namespace) -> list[Record]:
-    """The benchmark under each allocator; `arguments` are its own for its children."""
+    """Runs the benchmark under each allocator; `arguments` are those of its children."""
     simulated = gpu_count() == 0
     allocators = options.allocators or (SIMULATED_ALLOCATORS if simulated else ALLOCATORS)
     records = {name: Record(name) for name in allocators}
@@ -119,7 +119,7 @@ def run(module: str, arguments: Sequence[str], options: argparse.Namespace) -> l
                 if record.problem:
                     continue
                 try:
-                    children[name].read()  # it waits
+                    children[name].read()  # "waiting"
                     children[name].go_on()
                     for case, nanoseconds in children[name].read().items():
                         record.nanoseconds.setdefault(case, []).append(nanoseconds)
@@ -149,7 +149,7 @@ def show(records: Sequence[Record], title: str) -> None:
 
 
 def report(records: Sequence[Record], title: str, options: argparse.Namespace) -> int:
-    """Shows and stores the records; the exit status."""
+    """Shows and stores the records; returns the exit status."""
     if gpu_count() == 0:
         print("simulated GPU: the allocators' own work is real, the driver's is not")
     show(records, title)

@@ -1,5 +1,5 @@
-// The loops of hit_path.py: allocations that are served from what the allocator holds, without
-// Python between them. Works with whatever CUDA allocator torch uses in this process.
+// The loops of hit_path.py: allocations served from memory that the allocator holds, without Python
+// in between. They work with any CUDA allocator of torch.
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
@@ -50,8 +50,8 @@ extern "C" double ferro_benchmark_pairs(std::size_t bytes, int threads, int own_
   std::barrier start(threads + 1);
   for (int thread = 0; thread < threads; ++thread) {
     workers.emplace_back([&, thread] {
-      // Until a thread has set a device, asking for it costs a microsecond at every call. `force`,
-      // because device 0 looks as if it were set.
+      // Until a thread has set a device, every query of it costs a microsecond. `force` is needed
+      // because device 0 counts as set.
       c10::cuda::SetDevice(0, /*force=*/true);
       c10::cuda::setCurrentCUDAStream(own_streams != 0 ? c10::cuda::getStreamFromPool() : shared);
       pairs(allocator, bytes, kPairsBetweenChecks);

@@ -1,7 +1,7 @@
-"""What one allocation costs when memory is at hand: nanoseconds under each allocator.
+"""The cost of an allocation from held memory: nanoseconds under each allocator.
 
-One process per allocator; they take turns, so that the machine's drift favours none. The loops are
-C++ (hit_path.cpp, compiled against the installed torch on first use), but for `torch.empty`.
+One process per allocator; they take turns, so that drift of the machine favours none. The loops are
+C++ (hit_path.cpp, compiled against the installed torch on first use), except that of `torch.empty`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SECONDS_PER_CASE = 0.15
 
 
 def compile_library() -> Path:
-    """The shared library with the loops; made anew when the source or torch is newer."""
+    """The shared library with the loops; rebuilt if the source or torch is newer."""
     from torch.utils import cpp_extension
 
     setup = importlib.import_module("setup")  # it knows where CUDA is
@@ -89,7 +89,9 @@ def cases(path: Path, threads: Sequence[int]) -> Mapping[str, turns.Case]:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = turns.parser(__doc__, ROUNDS, SECONDS_PER_CASE)
     parser.add_argument("--threads", nargs="+", type=int, default=list(THREADS))
-    parser.add_argument("--library", type=Path, help="of the loops, if it is compiled already")
+    parser.add_argument(
+        "--library", type=Path, help="the compiled library of the loops, if it exists"
+    )
     options = turns.parse(parser, argv)
     if options.smoke:
         options.threads = [2]

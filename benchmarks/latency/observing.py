@@ -1,7 +1,7 @@
-"""What it costs to look: statistics and snapshots of many live blocks, and recorded histories.
+"""The cost of observing: statistics and snapshots of many live blocks, and recorded histories.
 
-`stats`, `allocated` and `snapshot` are calls with so many live blocks; `history` is one allocation
-and its release while a history of that level is recorded.
+`stats`, `allocated` and `snapshot` are calls with that number of live blocks; `history` is one
+allocation and its release while a history of that level is recorded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 
 from benchmarks.harness import turns
 
-# Short and many, because the host of a GPU drifts within seconds.
+# Rounds are short and many, because the host of a GPU drifts within seconds.
 ROUNDS = 20
 SECONDS_PER_CASE = 0.06
 BLOCKS = 100_000
@@ -34,8 +34,8 @@ _kept: list[object] = []
 def repeated(call: Callable[[], object]) -> turns.Case:
     """Nanoseconds a call, at least three of them.
 
-    Without Python's garbage collector: it walks the live tensors at some of the calls, and took
-    three quarters of a snapshot's time.
+    Python's garbage collector is off: it visits the live tensors during some calls, and took three
+    quarters of a snapshot's time.
     """
 
     def run(seconds: float) -> float:

@@ -1,8 +1,8 @@
 """NCCL between two GPUs from memory of each allocator: an all-reduce, and a send with its receive.
 
-Three ways of one buffer: as it is, "pool" in a pool that the program registers with NCCL, "hook"
-registered by NCCL itself (`TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK`). PyTorch ignores the
-hook while expandable segments are on, so that there the program switches them off.
+A buffer is unregistered, in a pool that the program registers with NCCL ("pool"), or registered by
+NCCL itself ("hook", `TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK`). PyTorch ignores the hook
+while expandable segments are on, so the program switches them off for it.
 
 Native's process has buffers of ferro_alloc too, and one communicator sends from both in turns:
 small messages take up to a third longer in one process than in another. The hook belongs to one
@@ -41,7 +41,7 @@ def repetitions(name: str) -> int:
 
 
 class Rank:
-    """One of the two, with its group and its buffers."""
+    """One of the two ranks, with its group and its buffers."""
 
     def __init__(self, rank: int, allocator: str, hook: bool, store: Any) -> None:
         import torch
@@ -61,7 +61,7 @@ class Rank:
         self._kept: list[Any] = []
         self._buffers: dict[str, torch.Tensor] = {}
         self._ours: dict[str, torch.Tensor] = {}
-        dist.all_reduce(torch.zeros(1, device=device))  # makes the communicator
+        dist.all_reduce(torch.zeros(1, device=device))  # creates the communicator
         ways = ["hook"] if hook else ["", "pool"]
         self._fill(self._buffers, ways, device)
         if allocator == "native" and not hook:
@@ -87,7 +87,8 @@ class Rank:
         return buffer
 
     def work(self) -> Mapping[str, Callable[[], object]]:
-        """By name: some collectives, or as many messages from rank 0 to rank 1: `repetitions()`.
+        """The operations by name: `repetitions()` collectives, or as many messages from rank 0 to
+        rank 1.
 
         Those of ferro_alloc's buffers in native's process follow native's, and begin with BESIDE.
         Both ranks must call this at the same time: each operation runs once before its capture.
@@ -125,7 +126,7 @@ class Rank:
 
 
 def follow(allocator: str, simulated: bool, hook: bool, port: int, orders: Any) -> None:
-    """Rank 1: does what it is told until it is told to end."""
+    """Rank 1: runs the requested operations until it is told to end."""
     use_allocator(allocator, simulated, count=2)
     import torch
     import torch.distributed as dist
@@ -153,7 +154,7 @@ def cases(allocator: str, simulated: bool, hook: bool) -> Mapping[str, turns.Cas
     work = Rank(0, allocator, hook, store).work()
 
     def seconds_for(name: str, times: int) -> float:
-        """Of the device, after a warm-up."""
+        """Seconds of the device, after a warm-up."""
         tell.send((name, WARM_UP + times))
         for _ in range(WARM_UP):
             work[name]()
@@ -194,7 +195,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ours.nanoseconds[name.removeprefix(BESIDE)] = native.nanoseconds.pop(name)
     native.nanoseconds |= native_hook.nanoseconds
     native.problem = native.problem or native_hook.problem
-    # In native's order.
+    # The order is that of native.
     ours.nanoseconds = {n: ours.nanoseconds[n] for n in native.nanoseconds if n in ours.nanoseconds}
     return turns.report([native, expandable, ours], "NCCL between two GPUs", options)
 

@@ -1,4 +1,4 @@
-"""What a recorded history costs a training step whose time is all launches: 100 tiny layers, AdamW.
+"""The cost of a recorded history for a training step of launches only: 100 tiny layers, AdamW.
 
 Native and ferro_alloc take turns within one process, each without a history and with one of each
 level; `install()` and `uninstall()` change the allocator. A round measures each of these once, in
@@ -63,8 +63,8 @@ def make_step(layers: int) -> Callable[[], None]:
 def nanoseconds(
     step: Callable[[], None], level: str, seconds: float, now: Callable[[], float]
 ) -> float:
-    """Of a step while a history of that level is recorded: the fastest of at least three, because
-    other programs on the machine only ever add time."""
+    """Nanoseconds of a step while a history of that level is recorded: the fastest of at least
+    three, because other programs on the machine only ever add time."""
     import torch
 
     import ferro_alloc
@@ -91,7 +91,7 @@ def nanoseconds(
 def measure(
     rounds: int, seconds: float, layers: int, now: Callable[[], float]
 ) -> list[turns.Record]:
-    """Each allocator trains a model of its own, whose memory it made itself."""
+    """Each allocator trains its own model, whose memory it allocated."""
     records = {name: turns.Record(name) for name in ALLOCATORS}
     steps = {}
     for name in ALLOCATORS:
@@ -127,9 +127,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = turns.parser(__doc__, ROUNDS, SECONDS_PER_CASE)
     options = turns.parse(parser, argv)
     simulated = gpu_count() == 0
-    # Values that the host computes would be most of the time.
+    # Computing values on the host would dominate the time.
     use_allocator("native", simulated, values=False)
-    # With it PyTorch compiles a regular expression for each product, a fifth of such a step.
+    # With this variable PyTorch compiles a regular expression for each product, a fifth of such a
+    # step.
     os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
     import torch
 

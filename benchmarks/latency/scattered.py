@@ -2,8 +2,7 @@
 
 Blocks of 2 MiB, or of `--piece`, fill the memory twice over; every other one is freed, and then one
 request takes as much as they had. ferro_alloc, whose pages are as large as a piece here, moves them
-together; the others have to find new memory. "Cached" is the same request when it was made before,
-and is a hit.
+together; the others need new memory. "Cached" is a repetition of the same request, which is a hit.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ SMOKE_SIZES = {"64 MiB": 1 << 26}
 
 
 def scattered(size: int, piece: int, seconds: float) -> float:
-    """Nanoseconds of the request, the median; everything is given back in between."""
+    """Median nanoseconds of the request; all memory is released in between."""
     import torch
 
     found: list[float] = []

@@ -1,8 +1,8 @@
-"""What it costs to share a tensor with another process: sent through a queue, opened, let go.
+"""The cost of sharing a tensor with another process: sent through a queue, opened, closed.
 
 The tensor is a new one for "first" and the same one again for "again"; the other process answers
-when it has seen it and dropped it. "share" and "open" are the calls without the queue, for a tensor
-that was shared before: to make a handle of it, and to open one and let it go.
+after it has received and dropped it. "share" and "open" are the calls without the queue, for a
+tensor that was shared before: making a handle, and opening and closing one.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ ROUNDS = 6
 SECONDS_PER_CASE = 0.25
 SIZES = {"64 KiB": 1 << 16, "64 MiB": 1 << 26, "1 GiB": 1 << 30}
 HANDLES = 20
-"""So many of one tensor at a time."""
+"""Handles of one tensor at a time."""
 
 
 def consume(allocator: str, simulated: bool, tensors: Any, answers: Any) -> None:
-    """The other process: takes tensors, or handles, until it gets none."""
+    """The other process: receives tensors, or handles, until it gets None."""
     use_allocator(allocator, simulated)
     import torch
     import torch.multiprocessing
@@ -88,7 +88,7 @@ def cases(allocator: str, simulated: bool) -> Mapping[str, turns.Case]:
         return spent / done * 1e9
 
     def make_handles(tensor: torch.Tensor) -> tuple[float, list[Any]]:
-        """Seconds for one, and all of them."""
+        """Seconds per handle, and all handles."""
         storage = tensor.untyped_storage()
         started = time.perf_counter()
         handles = [storage._share_cuda_() for _ in range(HANDLES)]

@@ -1,9 +1,9 @@
-"""What ferro_alloc costs a Python start: its .pth file, and what FERRO_ALLOC=1 adds.
+"""The cost of ferro_alloc for a start of Python: its .pth file, and FERRO_ALLOC=1.
 
 "idle .pth" is the line of ferro_alloc.pth with FERRO_ALLOC unset, "begin" the same with
-FERRO_ALLOC=1, which imports the package, and "install" what comes at the end of torch's import.
-Each process runs them once; parts of the package that torch imports too count for ferro_alloc.
-"bare" and "idle" are whole starts of Python without the line and with it, in turns.
+FERRO_ALLOC=1, which imports the package, and "install" the part at the end of torch's import. Each
+process runs them once; modules that torch imports too count for ferro_alloc. "bare" and "idle" are
+whole starts of Python without the line and with it, in turns.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STARTUP = ROOT / "ferro_alloc.pth"
 STARTS, IMPORTS = 60, 9
 MOST_IDLE_MS, MOST_ON_MS = 1.0, 60.0
 
-# The line is compiled and run as the module `site` does it.
+# The line is compiled and run as by the module `site`.
 LINE = """\
 import sys, time
 line = open(sys.argv[1]).read()

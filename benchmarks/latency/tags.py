@@ -1,9 +1,9 @@
-"""What a tag costs: one allocation and its release under ferro_alloc, and entering a tag.
+"""The cost of a tag: one allocation and its release under ferro_alloc, and entering a tag.
 
 "never" is a process that has used no tag, "before" one that used a tag earlier, and "within" one
-whose requests have a tag. Each is a process of its own, since counting by tag does not end. They
-take turns, in another order each round. Times are the processor's, which other programs change
-less; on the simulated GPU they are those of the host's part alone.
+whose requests have a tag. Each is a separate process, because counting by tag never ends. They take
+turns, in another order each round. Times are processor times, which other programs change less; on
+the simulated GPU they include only the host's part.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One decoding step of a language model as servers capture it: static inputs and a static cache.
 
-The step for a batch reads and writes the first rows of the same buffers, so that graphs of all
-batch sizes share them, and only its result and its scratch memory are the graph's own.
+The step for a batch reads and writes the first rows of the same buffers, so graphs of all batch
+sizes share them; a graph owns only its result and its scratch memory.
 """
 
 from __future__ import annotations
@@ -74,13 +74,14 @@ class Decoder:
 
 
 def memory_of(capture: Callable[[], Captured]) -> tuple[int, int]:
-    """Bytes that the graphs of `capture` reserve, and those of their results. Nothing stays."""
+    """Bytes that the graphs of `capture` reserve, and those of their results. Releases all."""
     torch.cuda.empty_cache()
     before = torch.cuda.memory_reserved()
     captured = capture()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
-    # Not the growth of `memory_allocated()`: native counts what it did not split off a block, too.
+    # The growth of `memory_allocated()` would be wrong: native also counts the unsplit rest of a
+    # block.
     return torch.cuda.memory_reserved() - before, sum(result.nbytes for _, result in captured)
 
 

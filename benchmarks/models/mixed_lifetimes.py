@@ -27,7 +27,7 @@ from benchmarks.models.workloads import (
 
 
 def segment_sum(x: Tensor) -> Tensor:
-    """For each pair of positions of the last dimension the sum of what lies between them."""
+    """The sum of the values between each pair of positions of the last dimension."""
     length = x.shape[-1]
     lower = torch.ones((length, length), dtype=torch.bool, device=x.device)
     x = x[..., None].expand(*x.shape, length)

@@ -1,10 +1,10 @@
 """Seeded PyTorch workloads whose memory varies from step to step.
 
-Each is a function of a callback, which it calls after every step with the step's number and the
-loss (or another scalar of the step; a tensor on the device), and of its sizes; it returns tensors
-that depend on all that was computed. Shapes depend on the host's random numbers alone, so the same
-memory is asked for on every device, the simulated GPU included. With deterministic algorithms
-enabled results repeat to the last bit.
+Each is a function of its sizes and of a callback, which it calls after every step with the step's
+number and the loss (or another scalar of the step, as a tensor on the device). It returns tensors
+that depend on all computed values. Shapes depend only on random numbers of the host, so requests
+are the same on every device, including the simulated GPU. With deterministic algorithms enabled
+results repeat to the last bit.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Workload:
     smoke: Mapping[str, Any]
     """Sizes that take a second or two on the simulated GPU."""
     sizes: Mapping[str, Any] = field(default_factory=dict)
-    """Those of a measurement where they are not the function's own defaults."""
+    """Sizes of a measurement that differ from the function's defaults."""
 
 
 @contextmanager
 def on_device(dtype: torch.dtype = BF16) -> Iterator[None]:
-    """Modules made inside have seeded weights of that type on the device from the start."""
+    """Modules created inside have seeded weights of this type on the device."""
     torch.manual_seed(SEED)
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
@@ -256,7 +256,7 @@ def conv(
         model = nn.Sequential(*blocks, *head)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     for step, (rows, units) in enumerate(lengths(steps, batch, resolution)):
-        # Drawn on the device, which takes less time than to draw them on the host.
+        # Drawn on the device, which is faster than on the host.
         torch.manual_seed(step)
         images = torch.rand((rows, 3, 32 * units, 32 * units), device="cuda")
         labels = torch.randint(100, (rows,), device="cuda")
@@ -290,8 +290,8 @@ class Experts(nn.Module):
 
 
 def route(tokens: int, experts: int, rng: random.Random) -> list[Tensor]:
-    """The rows of each expert, on the host, where a gate would choose on the device; some experts
-    are more popular than others, and differ from call to call."""
+    """The rows of each expert, chosen on the host instead of by a gate on the device. Some experts
+    are more popular than others, and these differ from call to call."""
     generator = torch.Generator().manual_seed(rng.randrange(1 << 30))
     popularity = torch.rand(experts, generator=generator)
     scores = popularity + torch.rand((tokens, experts), generator=generator)
@@ -301,7 +301,7 @@ def route(tokens: int, experts: int, rng: random.Random) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class Routing:
-    """Of a step: how many tokens it has and, for each layer, the rows of each expert."""
+    """The number of tokens of a step and, for each layer, the rows of each expert."""
 
     tokens: int
     layers: Sequence[Sequence[Tensor]]
@@ -309,7 +309,7 @@ class Routing:
 
 @cache
 def route_all(steps: int, layers: int, experts: int, tokens: tuple[int, int]) -> Sequence[Routing]:
-    """At once and for all passes, because it takes the host longer than the rest of a step."""
+    """Once for all passes, because it takes the host longer than the rest of a step."""
     rng = random.Random(SEED)
     counts = [rng.randint(*tokens) for _ in range(steps)]
     return [Routing(n, [route(n, experts, rng) for _ in range(layers)]) for n in counts]
@@ -409,8 +409,8 @@ def quantised_load(
     group: int = 128,
     rows: tuple[int, int] = (64, 4_096),
 ) -> Sequence[Tensor]:
-    """Layers of every size that arrive in full precision, one a step, and stay as integers; the
-    steps that are left compute with them."""
+    """Layers of every size that arrive in full precision, one per step, and stay as integers; the
+    remaining steps compute with them."""
     stored: list[tuple[Tensor, Tensor]] = []
     torch.manual_seed(SEED)
     rng = random.Random(SEED)

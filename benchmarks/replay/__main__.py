@@ -1,10 +1,10 @@
-"""Replays recorded traces on the allocator's core, beside what PyTorch's allocators did on a GPU.
+"""Replays recorded traces on the allocator's core, compared with PyTorch's allocators on a GPU.
 
 The traces (benchmarks/replay/traces) are of real training and inference, on a GPU or on the
 simulated one (benchmarks/replay/record.py). The replay runs them through the same code that serves
-PyTorch, over the simulated driver, in seconds and without torch. It shows what a change of policy
-does to fragmentation and what it costs in driver time; "slowest" is that of the slowest allocation
-in the second half.
+PyTorch, over the simulated driver, in seconds and without torch. It shows the effect of a change of
+policy on fragmentation and driver time; "slowest" is the driver time of the slowest allocation in
+the second half.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The program that replays a recorded trace: running it, and what it says."""
+"""Runs the program that replays a recorded trace, and reads its output."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ON_GPU: Mapping[str, tuple[float, float]] = {
     "offload": (1.362, 1.145),
     "generate": (1.303, 1.081),
 }
-# Of fsdp_like the memory that waits for another stream counts as used.
+# For fsdp_like, memory that waits for another stream counts as used.
 ON_GPU_ACTIVE: Mapping[str, tuple[float, float]] = {"fsdp_like": (1.138, 1.096)}
 
 # `Event` of replay.cpp.
@@ -39,7 +39,7 @@ def to_events(trace: Mapping[str, NDArray[Any]], limit: int | None) -> NDArray[A
     events = np.zeros(len(kind), EVENT)
     events["size"], events["block"], events["kind"] = trace["size"][:limit], block, kind
     events["stream"] = trace["stream"][:limit]
-    # A block that nothing else used was free as soon as that was asked for.
+    # A block without other uses was free as soon as its free was requested.
     at_once = np.zeros(len(kind), bool)
     at_once[:-1] = (kind[1:] == FREE_COMPLETED) & (block[1:] == block[:-1])
     events["deferred"] = (kind == FREE_REQUESTED) & ~at_once

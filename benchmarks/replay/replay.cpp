@@ -1,12 +1,13 @@
 // Replays a recorded allocation trace on the allocator's core over the simulated GPU, and prints
-// one JSON object: peaks, how often each step of the ladder helped, and what the driver was asked.
+// one JSON object: peaks, the number of requests that each step of the ladder served, and driver
+// calls.
 //
 //   replay TRACE PAGE_MIB [PASSES]
 //
-// A pass frees what the trace leaves live before the next pass begins.
+// After a pass, the blocks that the trace leaves live are freed.
 //
-// TRACE is an array of `Event`, written by replay.py. The simulated GPU has no bytes behind its
-// pages here: only the page table counts.
+// TRACE is an array of `Event`, written by replay.py. The pages of the simulated GPU have no bytes
+// here: only the page table matters.
 #include "ferro/adapter/allocator/block_size.h"
 #include "ferro/core/device/device_memory.h"
 #include "sim/control.h"
@@ -41,8 +42,8 @@ struct Event {
 };
 static_assert(sizeof(Event) == 16);
 
-// The simulated driver with events that complete when the trace says that the block was free, and
-// not when the simulated streams are done, which in this program never work. Not thread-safe.
+// The simulated driver, but with events that complete when the block is free in the trace. The
+// simulated streams never get work in this program. Not thread-safe.
 class TracedEvents {
  public:
   static CudaApi table() {
@@ -51,7 +52,7 @@ class TracedEvents {
       records_[event] = {freeing_, 0};
       return CUDA_SUCCESS;
     };
-    // Behind all uses of blocks that were freed before.
+    // The point comes after all uses of blocks freed before.
     api.ctx_record_event = [](CUcontext, CUevent event) {
       records_[event] = {kNothing, frees_};
       return CUDA_SUCCESS;
@@ -81,8 +82,8 @@ class TracedEvents {
   static constexpr std::int32_t kNothing = -1;
 
   struct Record {
-    std::int32_t block = kNothing;  // whose use comes before it
-    std::uint64_t frees = 0;        // whose blocks' uses come before it
+    std::int32_t block = kNothing;  // the block whose use comes before it
+    std::uint64_t frees = 0;        // frees whose uses come before it
   };
 
   static bool is_complete(CUevent event) {
@@ -158,13 +159,13 @@ class Replay {
          std::size_t blocks)
       : memory_(api, 0, addresses_, config, {}), streams_(std::move(streams)), blocks_(blocks) {}
 
-  // False: out of memory.
+  // False if out of memory.
   bool apply(const Event& event) {
     const std::int32_t block = event.block + first_;
     DevicePtr& ptr = blocks_[static_cast<std::size_t>(block)];
     switch (event.kind) {
       case kAllocate: {
-        // PyTorch asks for nothing at all now and then, which is a block of the smallest size.
+        // PyTorch sometimes requests 0 bytes, which takes a block of the smallest size.
         const std::size_t asked = event.size > 0 ? static_cast<std::size_t>(event.size) : 1;
         const Request request{block_size(asked, 0), asked};
         ptr = memory_.allocate(kDefaultPool, streams_[event.stream], request).ptr;
@@ -179,7 +180,7 @@ class Replay {
       case kFreeRequested: {
         Span& span = *addresses_.find(ptr);
         if (event.deferred != 0) {
-          // Traces do not say which stream; they have at most two.
+          // Traces do not record the stream; they have at most two.
           span.heap()->record_stream(span, ptr, streams_[event.stream == 0 ? 1 : 0]);
         }
         TracedEvents::begin_free(block);
@@ -193,7 +194,7 @@ class Replay {
     }
   }
 
-  // Later events are of a new pass of a trace with `events` events.
+  // Ends a pass of a trace with `events` events.
   void end_pass(std::size_t events) {
     for (std::size_t i = 0; i < events; ++i) {
       const std::int32_t block = first_ + static_cast<std::int32_t>(i);
@@ -262,7 +263,7 @@ int run(const char* path, std::size_t page_mib, std::size_t passes) {
   TracedEvents::expect_blocks(events.size() * passes);
   AllocatorConfig config;
   config.page_bytes = page_mib * kMiB;
-  // Never destroyed: what the trace leaves live would have to be freed first.
+  // Never destroyed: the blocks that the trace leaves live would have to be freed first.
   Replay& replay = *new Replay(api, config, make_streams(api, events), events.size() * passes);
   ferro_sim_reset_counters();
   std::string calls_at_half;

@@ -95,7 +95,7 @@ def serving(records: Records) -> str:
 
 
 def turns(records: Records, nanoseconds_a_unit: float = 1) -> str:
-    """Of a benchmark that takes turns: medians, in units of so many nanoseconds."""
+    """The table of a benchmark with turns: medians, in units of so many nanoseconds."""
     working = [record for record in records if not record["problem"]]
     native = find(working, allocator="native")
     assert native is not None, "there is no run of the native allocator to compare with"
@@ -122,7 +122,7 @@ def recording(records: Records) -> str:
 
 
 def training(records: Records) -> str:
-    """ferro_alloc's time of a step by that of each other, and what each reserves."""
+    """ferro_alloc's time of a step relative to each other's, and the reserved memory of each."""
     from benchmarks.frontier.limits import Record
     from benchmarks.training.passes import time_beside
 
@@ -179,7 +179,7 @@ def replay(records: Records) -> str:
 
 
 def mebibytes(records: Records, names: Mapping[str, str]) -> str:
-    """MiB (of native's) of what `names` gives the names in the table for."""
+    """MiB (and the ratio to native's) of the keys of `names`, which has their labels."""
     working = [record for record in records if not record["problem"]]
     native = find(working, allocator="native")
     assert native is not None, "there is no run of the native allocator to compare with"
@@ -220,7 +220,7 @@ def scaling(records: Records) -> str:
     return markdown(*rows([Record(**record) for record in records]))
 
 
-# Of each the files of its records, which are put together, and what makes it.
+# For each table, the files of its records and the function that makes it.
 TABLES: Mapping[str, tuple[str, Callable[[Records], str]]] = {
     "compiled": ("compiled_simulated.json", compiled),
     "clock": ("fidelity_clock.json", clock),
@@ -249,7 +249,7 @@ TABLES: Mapping[str, tuple[str, Callable[[Records], str]]] = {
 
 
 def fill(text: str, results: Path) -> str:
-    """The document with every table made anew; one whose results are not stored says so."""
+    """The document with all tables updated; a table without stored results is a sentence."""
 
     def table(place: re.Match[str]) -> str:
         sources, make = TABLES[place[2]]

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.scaling`: host time of what the core does, in small and in large worlds."""
+"""`python -m benchmarks.scaling`: host time of the core's operations in small and large worlds."""
 
 from benchmarks.scaling.program import main
 

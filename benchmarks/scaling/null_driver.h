@@ -1,9 +1,9 @@
-// A CUDA driver whose calls succeed at once and do nothing, so that what remains is the time of the
-// allocator itself. Handles, events and addresses are counters.
+// A CUDA driver whose calls succeed at once and do nothing, so that only the time of the allocator
+// itself remains. Handles, events and addresses are counters.
 //
-// What an allocator can run out of is counted: the memory of each device, and its addresses, which
-// can be used again once they were freed. Each device has addresses of its own from the same number
-// on, as if it were alone in its process. Nothing captures. Thread-safe.
+// It counts limited resources: the memory of each device and its addresses, which can be reused
+// after a free. The addresses of each device start at the same number, as if it were alone in its
+// process. No stream captures. Thread-safe.
 #pragma once
 
 #include "ferro/base/bytes.h"
@@ -23,10 +23,10 @@ namespace ferro {
 class NullDriver {
  public:
   static constexpr int kDevices = 2;
-  // Of a process, for the host and all devices together.
+  // The addresses of a process, for the host and all devices together.
   static constexpr std::size_t kAddresses = std::size_t{128} << 40;
 
-  // Before anything else; nothing is in use afterwards. In bytes, for each device.
+  // Must be called first; afterwards nothing is in use. In bytes, for each device.
   static void start(std::size_t memory, std::size_t addresses) {
     for (Device& device : devices_) {
       const std::lock_guard lock(device.mutex);
@@ -37,7 +37,7 @@ class NullDriver {
     }
     events_complete_ = true;
   }
-  // Whether events are complete when they are asked about. Waiting for one always succeeds.
+  // Whether queried events are complete. A wait for an event always succeeds.
   static void set_events_complete(bool complete) { events_complete_ = complete; }
 
   static CudaApi table() {
@@ -71,7 +71,7 @@ class NullDriver {
 
   static constexpr CUdeviceptr kFirstAddress = std::size_t{1} << 40;
   static constexpr std::size_t kGranularity = 2 * kMiB;
-  // A handle says how large it is: its number stands above so many bits with its granules.
+  // A handle contains its size: its number is above so many bits with the number of granules.
   static constexpr int kGranuleBits = 24;
 
   static CUcontext context_of(int device) {
@@ -88,7 +88,7 @@ class NullDriver {
     return false;
   }
 
-  // The lowest range that fits; 0: none does.
+  // The lowest range that fits; 0 if there is none.
   static CUdeviceptr take_addresses(Device& device, std::size_t bytes, std::size_t alignment) {
     const std::lock_guard lock(device.mutex);
     for (auto range = device.free_addresses.begin(); range != device.free_addresses.end();

@@ -1,8 +1,8 @@
-"""Host time of what the core does, in small and in large worlds: does cost grow with size?
+"""Host time of the core's operations in small and large worlds: does cost grow with size?
 
 Blocks, streams and private pools grow in turn, a thousandfold or more. The loops are C++
-(scaling.cpp) and run without torch over a driver that takes no time, so what remains is the
-allocator's own work.
+(scaling.cpp) and run without torch over a driver that takes no time, so only the allocator's own
+work remains.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ MEMORY_GIB, ADDRESSES_TIB = 192, 128  # of a device, and of a process
 ROUNDS, MILLISECONDS = 5, 50
 
 # With b blocks in a heap, f of them free and larger than 1 MiB, and m <= 1,024 of them unmerged; k
-# handles that a step moves, takes or gives; h heaps, of which c changed since the last look and g
-# have free pages; p pools.
+# handles that a step moves, takes or releases; h heaps, of which c changed since the last query and
+# g have free pages; p pools.
 COMPLEXITY: Mapping[str, str] = {
     "hit, a size that repeats": "1",
     "hit, split and merged back": "log f",
@@ -71,12 +71,12 @@ COMPLEXITY: Mapping[str, str] = {
 class Record:
     operation: str
     dimension: str
-    """What the two worlds differ in."""
+    """The size in which the two worlds differ."""
     result_grows: bool
-    """With what the operation tells about, so that its time must."""
+    """Whether the result grows with the world, so that the time must too."""
     sizes: tuple[int, int]
     nanoseconds: tuple[list[float], list[float]]
-    """In the small and in the large world, one value a round."""
+    """Values of the small and of the large world, one per round."""
     problems: tuple[str, str]
     memory_gib: int
     addresses_tib: int
@@ -102,7 +102,7 @@ def in_words(nanoseconds: float) -> str:
 
 
 def cells(record: Record | None) -> tuple[str, str, str]:
-    """Small, large and their ratio; "-" where nothing was measured."""
+    """Small, large and their ratio; "-" for a value that was not measured."""
     if record is None:
         return ("-", "-", "-")
     small, large = (statistics.median(times) if times else None for times in record.nanoseconds)
@@ -136,7 +136,7 @@ def rows(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
 
 
 def problems(records: Sequence[Record]) -> list[str]:
-    """Each once, with the size of the world."""
+    """Each problem once, with the size of the world."""
     found = {
         f"{size:,} {record.dimension}: {problem}"
         for record in records
@@ -153,7 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--milliseconds", type=int, default=MILLISECONDS, help="a figure and round")
     parser.add_argument("--memory-gib", type=int, default=MEMORY_GIB, help="of the device")
     parser.add_argument("--addresses-tib", type=int, default=ADDRESSES_TIB, help="of the process")
-    parser.add_argument("--program", type=Path, help="one that is built already")
+    parser.add_argument("--program", type=Path, help="a program that is already built")
     parser.add_argument("--smoke", action="store_true", help="small worlds, for a moment each")
     parser.add_argument("--json", action="store_true", help="print the records, not the table")
     parser.add_argument("--output", type=Path, help="where the records go, as JSON")

@@ -1,12 +1,12 @@
-// Host time of everything the core does, in a small and a large world, over a driver that takes no
+// Host time of the core's operations in a small and a large world, over a driver that takes no
 // time. Prints a JSON array with one object for each figure.
 //
 //   scaling blocks|streams|pools SMALL LARGE BLOCKS ROUNDS MILLISECONDS MEMORY_GIB ADDRESSES_TIB
 //
-// The two worlds differ in the number of live blocks, of streams or of private pools; where blocks
-// are not what differs, the main stream has BLOCKS. The worlds take turns, so that the machine's
-// drift favours neither. MILLISECONDS is how long one figure may be measured in one turn, give or
-// take one operation.
+// The two worlds differ in the number of live blocks, of streams or of private pools; if blocks do
+// not differ, the main stream has BLOCKS. The worlds take turns, so that drift of the machine
+// favours neither. MILLISECONDS is the time for measuring one figure in one turn; it may be
+// exceeded by one operation.
 #include "scaling_world.h"
 #include "timing.h"
 
@@ -28,21 +28,21 @@ namespace ferro {
 namespace {
 
 constexpr std::size_t kRepeating = 4 * kKiB;
-// Beyond the size of blocks that are kept unmerged.
+// A size above that of unmerged blocks.
 constexpr std::size_t kMerged = 3 * kMiB;
 constexpr std::size_t kPage = World::kPage;
-// More of them than the bins take.
+// More small frees than the bins hold.
 constexpr std::size_t kSmallFrees = 20'000;
 constexpr std::size_t kNewPools = 32;
 constexpr std::size_t kWaitingFrees = 100;
-// Of the frees of a turn so many may have been interrupted by the machine.
+// The machine may have interrupted so many of the frees of a turn.
 constexpr std::size_t kInterruptions = 5;
 
 using Figures = std::vector<double>;
 
 struct Operation {
   std::vector<std::string_view> figures;
-  bool result_grows = false;  // with what it tells about
+  bool result_grows = false;  // with the size of the world
   std::function<Figures(World&, const Effort&)> measure;
 };
 
@@ -67,7 +67,7 @@ Figures two_streams(World& world, const Effort& effort) {
   return {both / 2};
 }
 
-// Frees `blocks` one after the other; what each took, from the longest on.
+// Frees `blocks` one after the other; returns their times, the longest first.
 template <typename AnyClock>
 std::vector<double> time_frees(World& world, std::span<const DevicePtr> blocks) {
   std::vector<double> times(blocks.size());
@@ -105,13 +105,13 @@ Figures small_frees(World& world, const Effort&) {
   const double usual = mean(time_frees<Clock>(world, blocks));
   world.tidy();
   std::ranges::generate(blocks, allocate);
-  // Where all of them are merged at once, that happens in one free alone, so none is left out.
+  // A merge of all blocks happens in a single free, so the slowest one counts.
   const double slowest = time_frees<ThreadClock>(world, blocks).front();
   world.tidy();
   return {usual, slowest};
 }
 
-// Allocates what `step` has to make room for.
+// Allocates memory for which `step` must make room.
 DevicePtr miss(World& world, std::size_t bytes, LadderStep step, double* time) {
   const LadderCounts before = world.memory().report().counters().ladder;
   DevicePtr ptr = kNull;
@@ -126,7 +126,7 @@ DevicePtr miss(World& world, std::size_t bytes, LadderStep step, double* time) {
   return ptr;
 }
 
-// Two holes of eight pages each, four pages apart, make room for what is larger than one of them.
+// Two holes of eight pages each, four pages apart, make room for a request larger than one of them.
 Figures miss_that_moves(World& world, const Effort& effort) {
   const double time = effort.of_single([&] {
     pair(world, 20 * kPage);
@@ -182,7 +182,7 @@ Figures used_elsewhere(World& world, const Effort& effort) {
   })};
 }
 
-Figures collect_in_vain(World& world, const Effort& effort) {
+Figures collect_nothing(World& world, const Effort& effort) {
   NullDriver::set_events_complete(false);
   for (std::size_t i = 0; i < kWaitingFrees; ++i) {
     world.free(allocate_used(world));
@@ -232,7 +232,7 @@ Figures share(World& world, const Effort& effort) {
   const double time = effort.of_single([&] {
     std::array<DevicePtr, 8> blocks{};
     std::ranges::generate(blocks, [&] { return world.allocate(kPage); });
-    // The first one finds what it touches outside the caches.
+    // The first call would find its data outside the caches.
     world.share(blocks[0]);
     const double time = time_of([&] {
       std::for_each(blocks.begin() + 1, blocks.end(), [&](DevicePtr ptr) { world.share(ptr); });
@@ -250,7 +250,7 @@ Figures block_around(World& world, const Effort& effort) {
   return {effort.of_loops([&] { sink = world.bytes_of_block_around(inside); })};
 }
 
-// A look whose result is `look(memory)`, a number made from it.
+// A query whose result is `look(memory)`, a number.
 template <typename Look>
 Operation statistic(std::string_view name, Look look, bool result_grows = false) {
   return {{name}, result_grows, [look](World& world, const Effort& effort) -> Figures {
@@ -277,7 +277,7 @@ std::vector<Operation> operations() {
       {{"miss that takes idle pages"}, false, miss_that_takes_idle},
       {{"miss that grows"}, false, miss_that_grows},
       {{"allocate, record_stream, free, collect"}, false, used_elsewhere},
-      {{"collect while 100 frees wait"}, false, collect_in_vain},
+      {{"collect while 100 frees wait"}, false, collect_nothing},
       statistic("DeviceStats::read",
                 [](DeviceMemory& memory) { return memory.stats().read()[kBytes][kAll].current; }),
       statistic("reserved",
@@ -305,11 +305,11 @@ std::vector<Operation> operations() {
   };
 }
 
-// One of the two, and what was measured in it.
+// One of the two worlds, and its measurements.
 struct Side {
   std::size_t size = 0;
   std::unique_ptr<World> world;
-  std::string problem;  // why there is none
+  std::string problem;  // the reason if the world does not exist
 };
 
 struct Measured {
@@ -361,7 +361,7 @@ struct Options {
   std::size_t blocks = 0, rounds = 0, milliseconds = 0, memory_gib = 0, addresses_tib = 0;
 };
 
-// None: the arguments are not as they should be.
+// None if the arguments are invalid.
 std::optional<Options> read_options(std::span<char*> arguments) {
   Options options;
   const std::array<std::size_t*, 7> numbers{
@@ -386,7 +386,7 @@ std::optional<Options> read_options(std::span<char*> arguments) {
 int run(const Options& options) {
   const Effort effort(static_cast<double>(options.milliseconds));
   NullDriver::start(options.memory_gib * kGiB, options.addresses_tib << 40);
-  // Never destroyed: their blocks live.
+  // Never destroyed, because their blocks are live.
   auto& sides = *new std::vector<Side>;
   for (const std::size_t size : options.sizes) {
     sides.push_back(

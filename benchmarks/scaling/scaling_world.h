@@ -1,5 +1,5 @@
-// One allocator over the null driver with so many blocks, streams and pools. All that scaling.cpp
-// asks of the core goes through here.
+// One allocator over the null driver with a given number of blocks, streams and pools. All calls of
+// scaling.cpp to the core go through this class.
 #pragma once
 
 #include "ferro/core/device/device_memory.h"
@@ -17,15 +17,15 @@
 
 namespace ferro {
 
-// Why a figure could not be measured.
+// The reason why a figure could not be measured.
 class Problem : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
 struct Shape {
-  std::size_t blocks = 0;   // that live on the main stream in the default pool
-  std::size_t streams = 2;  // with the main one
-  std::size_t pools = 1;    // beside the default pool, one live block in each
+  std::size_t blocks = 0;   // live ones on the main stream in the default pool
+  std::size_t streams = 2;  // including the main one
+  std::size_t pools = 1;    // besides the default pool, with one live block in each
 };
 
 class World {
@@ -44,10 +44,10 @@ class World {
     fill();
   }
 
-  // Stream 0 is the main one. They are as far apart as those of a driver.
+  // Stream 0 is the main one. The handles are as far apart as those of a driver.
   static StreamId stream(std::size_t number) { return StreamId{0x10000 + number * 512}; }
   static PoolId pool(std::size_t number) { return {0, number + 1}; }
-  // Of no pool that is there all the time.
+  // The id of an additional, temporary pool.
   static PoolId extra_pool(std::size_t number) { return {number + 1, 0}; }
 
   DevicePtr allocate(std::size_t bytes, StreamId on = stream(0),
@@ -72,13 +72,12 @@ class World {
 
   DeviceMemory& memory() { return memory_; }
   PoolRouter& router() { return router_; }
-  // Blocks of the main stream and the default pool that live all the time.
+  // The permanent live blocks of the main stream and the default pool.
   std::span<const DevicePtr> live_on_main() const {
     return std::span(live_).first(std::min(live_.size(), shape_.blocks));
   }
 
-  // So many pages become idle ones of the store, from those where large requests of the main stream
-  // are served.
+  // Makes so many pages of the arena of large blocks of the main stream idle pages of the store.
   void make_idle(std::size_t pages) {
     const DevicePtr large = allocate(pages * kPage);
     Heap& heap = *addresses_.find(large)->heap();
@@ -101,10 +100,10 @@ class World {
     }
   }
 
-  // As it was at first, when the caller has freed what it allocated.
+  // Restores the initial state, after the caller has freed its blocks.
   void tidy() { memory_.empty_cache(); }
 
-  // Frees every live block with `free_all(blocks)`, which gets them in random order, and makes
+  // Frees all live blocks with `free_all(blocks)`, which gets them in random order, and allocates
   // others.
   template <typename Function>
   void exchange(Function free_all) {
@@ -116,13 +115,13 @@ class World {
   }
 
  private:
-  // So many small blocks for each that is as large as two pages; all of those go.
+  // The number of small blocks for each block of two pages; all of the latter are freed.
   static constexpr std::size_t kSmallForEachLarge = 1'000;
   static constexpr std::size_t kBlocksOfStream = 8;
 
   static AllocatorConfig config() {
     AllocatorConfig config;
-    // Handles of one page, so that a miss takes equally many at every size.
+    // Handles of one page, so that a miss takes the same number at every size.
     config.handles.max_bytes = kPage;
     return config;
   }
@@ -133,8 +132,8 @@ class World {
     return align_up(power + random_() % power, kBlockAlignment);
   }
 
-  // 30 % of the blocks of each stream are freed again, in random order, and whole pages between
-  // them, which then leave: so there are live blocks, free blocks and gaps.
+  // Frees 30 % of the blocks of each stream in random order, and whole pages between them, which
+  // are then released: so there are live blocks, free blocks and gaps.
   void fill() {
     fill_stream(stream(0), shape_.blocks, true);
     number_failures("stream", shape_.streams - 1,
@@ -145,7 +144,7 @@ class World {
     tidy();
   }
 
-  // Says how far `body` came.
+  // Adds the number of completed calls of `body` to an error.
   template <typename Body>
   static void number_failures(const std::string& what, std::size_t count, Body body) {
     for (std::size_t i = 0; i < count; ++i) {
@@ -165,7 +164,7 @@ class World {
       sizes[i] = large ? 2 * kPage : draw_size();
       sum += sizes[i];
     }
-    // The memory comes at once, because a miss for each page may take long.
+    // The memory is allocated at once, because a miss for each page may take long.
     free(allocate(sum, on));
     std::vector<DevicePtr> blocks;
     std::vector<DevicePtr> large;

@@ -1,4 +1,4 @@
-// Nanoseconds of host time of what is over in a moment.
+// Host time of short operations, in nanoseconds.
 #pragma once
 
 #include <algorithm>
@@ -21,8 +21,8 @@ inline double median(std::vector<double> values) {
   return *middle;
 }
 
-// Counts only while this thread runs, so that other programs do not lengthen what it measures. A
-// reading is a call of the system.
+// Counts only while this thread runs, so other programs do not add to the measured time. A reading
+// is a system call.
 struct ThreadClock {
   using duration = std::chrono::nanoseconds;
   using time_point = std::chrono::time_point<ThreadClock, duration>;
@@ -34,7 +34,7 @@ struct ThreadClock {
   }
 };
 
-// What two readings of a clock are apart when nothing happens between them.
+// The difference between two consecutive readings of a clock.
 template <typename AnyClock>
 double cost_of_clock() {
   static const double kCost = [] {
@@ -53,13 +53,13 @@ double without_clock(double time) {
   return std::max(time - cost_of_clock<AnyClock>(), 0.0);
 }
 
-// How long a turn may take. What takes longer than that is done once.
+// The time limit of a turn. An operation that takes longer runs once.
 class Effort {
  public:
   explicit Effort(double milliseconds) : turn_(milliseconds * 1e6) {}
 
-  // Of what can be repeated at once: the median of many loops, shorter than the time after which
-  // another program gets the processor.
+  // For operations that can be repeated directly: the median of many loops, each shorter than a
+  // time slice.
   template <typename Body>
   double of_loops(Body body) const {
     const auto loop = [&](std::size_t count) {
@@ -86,7 +86,7 @@ class Effort {
     return median(times);
   }
 
-  // Of what has to be prepared each time: the median of some single ones. `one` returns its time.
+  // For operations that need preparation: the median of some single ones. `one` returns its time.
   template <typename One>
   double of_single(One one) const {
     const Clock::time_point begin = Clock::now();

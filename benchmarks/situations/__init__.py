@@ -2,9 +2,9 @@
 
     python -m benchmarks.situations.separate_pools [--mib 256]
 
-runs one under the allocator that is in force. Each program has two or three *ways* to do the same
-work; a way takes the bytes of its largest tensor and returns what stays alive: graphs and tensors.
-The program prints one line of JSON: of each way, by its name, the `Figures`.
+runs one under the current allocator. Each program has two or three *ways* to do the same work; a
+way takes the bytes of its largest tensor and returns the graphs and tensors that stay alive. The
+program prints one line of JSON: the `Figures` of each way, by its name.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ Row = Sequence[str]
 
 @dataclass
 class Figures:
-    """Of one way, in bytes above what was held before it."""
+    """The memory of one way, in bytes above those held before it."""
 
     peak_allocated: int
     peak_reserved: int
     reserved: int
-    """At the end of the way, with what it returned alive."""
+    """At the end of the way, with its result alive."""
     reserved_after_empty_cache: int
     graph_pools: int
-    """Of that, what lies in the pools of graphs: what they hold, and nobody else can use."""
+    """The part of that in the pools of graphs, which nothing else can use."""
     left: int
-    """What stays reserved when graphs and tensors are gone and the cache is emptied again."""
+    """The bytes still reserved after graphs and tensors are destroyed and the cache is empty."""
 
 
 def measure(way: Way, size: int, release: Callable[[], None] = lambda: None) -> Figures:
-    """`release` is called when what the way returned is gone, for what else holds its memory."""
+    """`release` is called after the result of the way is destroyed, to free other references."""
     from torch import cuda
 
     _empty_cache()

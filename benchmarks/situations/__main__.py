@@ -1,7 +1,7 @@
 """Seven situations in which the memory of CUDA graphs surprises, under each allocator.
 
-Each program of this folder runs in a fresh process. The table shows MiB reserved of
-each of its ways: the peak, what stays after `empty_cache()`, and the graphs' pools in that.
+Each program of this folder runs in a fresh process. The table shows the reserved MiB of each of its
+ways: the peak, the remainder after `empty_cache()`, and the part of that in the graphs' pools.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Record:
     situation: str
     allocator: str
     ways: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Of each way, the fields of `situations.Figures`."""
+    """The fields of `situations.Figures`, by way."""
     problem: str = ""
 
 

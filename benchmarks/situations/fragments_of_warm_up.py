@@ -1,7 +1,7 @@
-"""What a warm-up left free is lost to a capture where live tensors lie in the same segments.
+"""A capture cannot use memory freed by a warm-up if live tensors lie in the same segments.
 
-A capture begins with `empty_cache()`, and native's returns whole free segments only. Tensors that
-are made after a warm-up, such as caches, lie in the segments of its scratch.
+A capture begins with `empty_cache()`, which under native releases only whole free segments. Tensors
+created after a warm-up, such as caches, lie in the segments of its scratch.
 """
 
 import torch
@@ -17,7 +17,7 @@ def warm_up(size: int) -> None:
 
 
 def make_buffers(size: int) -> list[object]:
-    """Each is five eighths of a tensor of the warm-up: no two fit into the place of one."""
+    """Each is five eighths of a tensor of the warm-up: two do not fit into one of these."""
     return [torch.zeros(size // 4 * 5 // 8, device="cuda") for _ in range(BUFFERS)]
 
 

@@ -1,7 +1,7 @@
-"""Memory that is freed during a capture returns late: `empty_cache()` has to wait for its end.
+"""Memory freed during a capture is released late: `empty_cache()` must wait for its end.
 
-A graph that is deleted gives back what nobody uses, but not before `empty_cache()`, and not what a
-live result of it lies in.
+A deleted graph releases its unused memory, but not before `empty_cache()`, and not the segment of a
+live result.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """Graphs captured in ascending order of size make their shared pool grow with each of them.
 
-What a small graph left free is too small for a larger one, which takes new memory. What the largest
-left is large enough for all others.
+The free memory of a small graph is too small for a larger one, which takes new memory. The free
+memory of the largest graph suffices for all others.
 """
 
 import torch

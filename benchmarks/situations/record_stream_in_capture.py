@@ -1,7 +1,7 @@
 """The memory of a tensor with `record_stream` in a capture is not reused before the capture ends.
 
 Outside of captures an event tells when the other stream is done. In a capture nothing runs and no
-event is ever reached, so native lets the memory wait, even where the streams have joined already.
+event completes, so native keeps the memory pending, even if the streams have already joined.
 """
 
 import torch
@@ -33,7 +33,7 @@ def recorded(size: int) -> list[object]:
 
 
 def joined(size: int) -> list[object]:
-    """The main stream waits for the side stream before it lets the tensor go: that is enough."""
+    """The main stream waits for the side stream before it frees the tensor, which suffices."""
     return capture(size, record=False)
 
 

@@ -1,6 +1,6 @@
 """Graphs with a pool each hold the sum of their scratch memory, although they never run together.
 
-A graph needs its scratch only while it replays. A pool of its own keeps it for the graph's life.
+A graph needs its scratch only while it replays. A separate pool keeps it for the graph's lifetime.
 """
 
 import torch

@@ -2,11 +2,11 @@
 
     python -m benchmarks.sleep.memory_saver [--gib 8] [--turns 3] [--smoke]
 
-Each side runs in a process of its own. Prints one line of JSON: GiB/s of `pause()` and `resume()`
-with a backup on the host, of `sleep()` and `wake()`, and how many times as fast the latter are. The
-first turn of each gets the host memory. Needs the package torch_memory_saver, but with --smoke,
-which then has ferro_alloc alone. Without a GPU it runs on the simulated one, whose times say
-nothing.
+Each side runs in a separate process. Prints one line of JSON: GiB/s of `pause()` and `resume()`
+with a backup on the host, GiB/s of `sleep()` and `wake()`, and the ratio of the two. The first turn
+of each allocates the host memory. Needs the package torch_memory_saver. Only with --smoke it runs
+without the package, and then ferro_alloc alone. Without a GPU it runs on the simulated one, whose
+times mean nothing.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""How fast memory sleeps and wakes, beside plain copies of as many bytes.
+"""The speed of sleeping and waking memory, compared with plain copies of as many bytes.
 
     python -m benchmarks.sleep.speed [--gib 20] [--dropped-gib 40] [--turns 3] [--smoke]
 
 Prints one line of JSON: GiB/s of a copy from and to page-locked memory, of the first sleep, which
-also gets the host memory, and of later ones; milliseconds to drop memory and to take it again; and
-bytes on the device beyond those of a process that never allocated. Without a GPU it runs on the
-simulated one, whose times say nothing.
+also allocates the host memory, and of later ones; milliseconds to drop memory and to allocate it
+again; and bytes on the device beyond those of a process that never allocated. Without a GPU it runs
+on the simulated one, whose times mean nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MIB = 1 << 20
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """The seconds that it takes, and its result."""
+    """The seconds of the work, and its result."""
     import torch
 
     torch.cuda.synchronize()
@@ -47,7 +47,7 @@ def on_device() -> int:
 
 
 def transformer(gib: float) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-    """A model that takes `gib` with its gradients' optimizer state, 12 bytes for a parameter."""
+    """A model that takes `gib` with its optimizer state, 12 bytes for a parameter."""
     import torch
 
     width = 4096 if gib >= 4 else 512

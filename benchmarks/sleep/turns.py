@@ -1,11 +1,10 @@
-"""Training and generation with captured graphs take turns on one GPU; what does not run sleeps.
+"""Training and generation with captured graphs take turns on one GPU; the idle one sleeps.
 
     python -m benchmarks.sleep.turns [--turns 50] [--width 1024] [--smoke]
 
 Runs the turns twice, without sleeping and with it, and prints one line of JSON: whether losses and
-tokens are the same to the last bit, step times between turns as a ratio, and the largest memory
-that the sleeping side left to the other. Without a GPU it runs on the simulated one, whose times
-say nothing.
+tokens are equal to the last bit, the ratio of step times between turns, and the largest reserved
+memory while a side sleeps. Without a GPU it runs on the simulated one, whose times mean nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the allocators cost a training step, and what memory they hold.
+"""The cost of the allocators for a training step, and the memory that they hold.
 
 ferro_alloc takes turns with each of the others within one process, pass by pass of the same seeded
 steps (benchmarks/training/switching.py). Of each step the fastest pass counts, because other users

@@ -1,12 +1,12 @@
 """Does memory on the simulated GPU behave as on a real one?
 
-Runs workloads under each allocator on the simulated GPU, each in a process of its own, and stores
-their peaks. `--compare` holds them against those that `benchmarks.frontier` stored of a real GPU:
-it fails when reserved / allocated of a workload under one of PyTorch's own allocators differs by
-more than 2 %.
+Runs workloads under each allocator on the simulated GPU, each in a separate process, and stores
+their peaks. `--compare` compares them with those that `benchmarks.frontier` stored for a real GPU:
+it fails if reserved / allocated of a workload under one of PyTorch's own allocators differs by more
+than 2 %.
 
-`--clock` gives the simulated GPU a clock, so that steps have times and streams are late for each
-other; `--compare` then shows both beside those of the real GPU.
+`--clock` gives the simulated GPU a clock, so that steps have times and streams wait for each other;
+`--compare` then shows both with those of the real GPU.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from benchmarks.harness.processes import ROOT, Child, ChildError
 
 RESULTS = ROOT / "benchmarks" / "results"
 STORED = (RESULTS / "frontier_gpu.json", RESULTS / "conv_plain_gpu.json")
-# On one stream each, because the simulated GPU has no clock here: with several, memory waits for
-# another stream on a GPU and does not there.
+# Workloads of one stream, because the simulated GPU has no clock here: with several streams, memory
+# waits for another stream on a real GPU but not on the simulated one.
 WORKLOADS = (
     "full_varlen",
     "lora_recompute",
@@ -41,11 +41,12 @@ WORKLOADS = (
     "quantised_load",
 )
 CLOCK_WORKLOADS = (*WORKLOADS, "fsdp_like")
-# In clock time the program takes so many times what it takes here: docs/simulated-gpu.md.
+# In clock time the time of the program is multiplied by this factor: docs/simulated-gpu.md.
 PROGRAM = "x0.5"
 # Of each step the fastest counts, because other programs on this machine only ever add time.
 PASSES = 3
-# PyTorch's own judge the simulated GPU: ferro_alloc's policy may have changed since the stored run.
+# PyTorch's own allocators judge the simulated GPU, because ferro_alloc's policy may have changed
+# since the stored run.
 JUDGES = ("native", "expandable")
 ALLOCATORS = (*JUDGES, "ferro_alloc")
 TOLERANCE = 0.02
@@ -70,7 +71,7 @@ def measure(workload: str, allocator: str, options: Sequence[str]) -> Record:
         passes = []
         while "seconds" in (record := child.read()):
             passes.append(record["seconds"])
-    # Others than the clock's are worthless, with other processes at work.
+    # Without the clock, times are worthless, because other processes run.
     if "--clock" in options:
         record["seconds"] = [min(step) for step in zip(*passes, strict=True)]
     return record
@@ -79,7 +80,7 @@ def measure(workload: str, allocator: str, options: Sequence[str]) -> Record:
 def run(
     workloads: Sequence[str], allocators: Sequence[str], smoke: bool, clock: bool
 ) -> tuple[list[Record], list[str]]:
-    """All records, in order, and what went wrong."""
+    """All records, in order, and the problems."""
     options = ["--simulated"] + ["--smoke"] * smoke
     if clock:
         options += ["--clock", "--passes", str(PASSES)]
@@ -140,7 +141,7 @@ def compare(stored: Sequence[Record], fresh: Sequence[Record]) -> list[str]:
 def timed(
     stored: Sequence[Mapping[str, Any]], fresh: Sequence[Mapping[str, Any]]
 ) -> list[tuple[str, ...]]:
-    """The median step and the peak of each record beside those of the real GPU."""
+    """The median step and the peak of each record, with those of the real GPU."""
     known = {(r["workload"], r["allocator"]): r for r in stored}
     rows = []
     for record in fresh:

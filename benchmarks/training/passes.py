@@ -1,4 +1,4 @@
-"""Passes of a workload under several allocators in turns: their records, and how times compare."""
+"""Passes of a workload under several allocators in turns: records, and comparison of times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from benchmarks.harness.processes import OURS, Child, ChildError
 from benchmarks.harness.turns import enough_passes, order
 
-# What each allocator is timed for, in passes after the first, which warms up.
+# The seconds for which each allocator is timed, in passes after the first, which warms up.
 TIMED_SECONDS = 4.0
 
 
@@ -33,7 +33,7 @@ class Record:
     peak_reserved: int = 0
     device_used: int = 0
     costs: dict[str, Any] = field(default_factory=dict)
-    """Those after the warm-up (benchmarks/harness/costs.py)."""
+    """The costs after the warm-up (benchmarks/harness/costs.py)."""
     ended_in: int | None = None
     """The pass that ran out of memory, under a limit: a result, not a problem. 0 is the first."""
     problem: str = ""
@@ -56,9 +56,9 @@ def run(
     smoke: bool,
     timed_seconds: float = TIMED_SECONDS,
 ) -> Iterator[Record]:
-    """Each allocator on each workload, beside ferro_alloc in one process where that is among them.
+    """Runs each allocator on each workload, in one process with ferro_alloc if that is among them.
 
-    ferro_alloc's own records are those beside the first of the others.
+    ferro_alloc's own records are those of its process with the first of the others.
     """
     beside = OURS in allocators
     processes = [name for name in allocators if name != OURS] or [OURS]
@@ -102,7 +102,7 @@ def record_of(workload: str, allocator: str, found: Mapping[str, Any]) -> Record
 
 
 def fastest(passes: Sequence[Sequence[float]]) -> list[float]:
-    """Of each step, because other programs on the machine only ever add time."""
+    """The fastest of each step, because other programs on the machine only ever add time."""
     return [min(step) for step in zip(*passes, strict=True)]
 
 
@@ -121,9 +121,9 @@ def take_turns(
 ) -> dict[str, Record]:
     """One record for each way: a name, and the options with which benchmarks.harness.measure runs.
 
-    The ways of `alone` have the GPU for themselves in their first pass too, whose peaks and costs
-    count; beside others a single request was seen to take 94 ms. On the simulated GPU, whose times
-    say nothing, and for a smoke test one pass is timed.
+    The ways of `alone` have exclusive use of the GPU in their first pass, whose peaks and costs
+    count; with other processes a single request took up to 94 ms. On the simulated GPU, whose times
+    mean nothing, and for a smoke test one pass is timed.
     """
     names = list(ways)
     records = {name: Record(workload, name) for name in names}
@@ -136,7 +136,7 @@ def take_turns(
         }
 
         def attempt(name: str, do: Callable[[Child, Record], object]) -> None:
-            """A child that failed is left out from then."""
+            """Later steps skip a child that failed."""
             if records[name].goes_on():
                 try:
                     do(children[name], records[name])
@@ -144,7 +144,7 @@ def take_turns(
                     records[name].problem = str(error)
 
         def start(child: Child, record: Record) -> None:
-            child.read()  # it waits
+            child.read()  # "waiting"
             child.go_on()
 
         def finish(child: Child, record: Record) -> list[float]:
@@ -162,7 +162,7 @@ def take_turns(
                 record.add_pass(seconds)
 
         def stop(child: Child, record: Record) -> None:
-            child.read()  # it waits
+            child.read()  # "waiting"
             child.go_on(stop=True)
             keep_peaks(record, child.read())
 
@@ -194,17 +194,17 @@ def take_turns(
 
 
 def median_ratio(mine: Sequence[float], theirs: Sequence[float]) -> float:
-    """Of a step's time by that of the same step."""
+    """The median ratio of a step's time to that of the same step."""
     return statistics.median(one / other for one, other in zip(mine, theirs, strict=True))
 
 
 def time_beside(record: Record) -> float:
-    """ferro_alloc's time of a step by this allocator's, in the same process: the median."""
+    """The median ratio of ferro_alloc's time of a step to this allocator's, in one process."""
     return median_ratio(record.seconds_beside, record.seconds)
 
 
 def time_ratio(record: Record, other: Record) -> float:
-    """Median of a step's time by that of the same step in the other."""
+    """The median ratio of a step's time to that of the same step in the other."""
     return median_ratio(record.seconds, other.seconds)
 
 

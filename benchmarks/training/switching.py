@@ -5,8 +5,8 @@ process by far less. A pass runs the same seeded steps, and frees all it took. `
 `uninstall()` change the allocator between passes; each keeps what it has cached until the next
 workload. The first pass of an allocator counts for its peaks and costs, the later ones for times.
 
-Says one object for each workload, with what `describe` of benchmarks.harness.measure says and the
-times of the steps, by allocator.
+Prints one object for each workload with the times of the steps and the fields of `describe` in
+benchmarks.harness.measure, by allocator.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from benchmarks.harness.turns import enough_passes, order
 
 
 def switch_to(allocator: str) -> None:
-    """cuBLAS' workspaces outlive a pass; each allocator makes its own."""
+    """Installs an allocator. Clears cuBLAS' workspaces, which outlive a pass."""
     import torch
 
     import ferro_alloc
@@ -39,7 +39,7 @@ def switch_to(allocator: str) -> None:
 
 
 def forget_all(allocators: Sequence[str]) -> None:
-    """No allocator holds memory of an earlier workload."""
+    """Makes all allocators release the memory of earlier workloads."""
     import torch
 
     gc.collect()
@@ -49,7 +49,7 @@ def forget_all(allocators: Sequence[str]) -> None:
 
 
 def compare(workload: str, allocators: Sequence[str], options: argparse.Namespace) -> None:
-    """Says what the workload took under each of them."""
+    """Prints the time and memory of the workload under each allocator."""
     import torch
 
     from benchmarks.models.workloads import WORKLOADS
@@ -78,7 +78,7 @@ def compare(workload: str, allocators: Sequence[str], options: argparse.Namespac
         recorders[name] = Recorder(losses=False, costs=costs, now=time.perf_counter)
         run_pass(name, recorders[name])
         found[name]["passes"] = []
-    # The very first pass also loads what all need.
+    # The first pass of the process also loads the libraries.
     quickest = min(sum(recorder.seconds) for recorder in recorders.values())
     brief = options.simulated or options.smoke
     for number in range(1 if brief else enough_passes(options.seconds, quickest)):

@@ -1,9 +1,9 @@
-"""Workspaces of convolutions: what cuDNN asks of the allocator, on a GPU and on the simulated one.
+"""Workspaces of convolutions: the requests of cuDNN on a GPU and on the simulated one.
 
 Each operator runs alone, forward and for both of its gradients. The bytes that it requested at its
-peak, less those of its results, are its workspace. `--compare FILE` holds those of the simulated
-GPU against a file that was stored on a GPU. One is near where they differ by at most a tenth of
-the operator's tensors, or by 1 MiB.
+peak, less those of its results, are its workspace. `--compare FILE` compares those of the simulated
+GPU with a file that was stored on a GPU. A pair is near if the two differ by at most a tenth of the
+operator's tensors, or by 1 MiB.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TYPES = ("float32", "bfloat16", "float16")
 
 @dataclass(frozen=True)
 class Convolution:
-    """Of `images` with `size` places in each dimension; "same" padding where the stride is 1."""
+    """On `images` of `size` positions in each dimension; "same" padding with a stride of 1."""
 
     images: int
     inputs: int
@@ -50,7 +50,7 @@ def same(
 
 
 def shapes() -> list[Convolution]:
-    """Those of common networks: residual, U-shaped, depthwise, patches, sound, volumes."""
+    """Convolutions of common networks: residual, U-shaped, depthwise, patches, sound, volumes."""
     found = [Convolution(64, 3, 64, (224, 224), 7, stride=2, padding=3)]
     for images in (8, 64):
         for inside, outside, size in (
@@ -194,7 +194,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def tensor_bytes(record: dict[str, Any]) -> int:
-    """Of the images and of the results, about."""
+    """The approximate bytes of the images and of the results."""
     element = 4 if record["type"] == "float32" else 2
     places = math.prod(record["size"])
     results = places * record["stride"] ** (
@@ -210,7 +210,7 @@ def is_near(one: dict[str, Any], other: dict[str, Any], name: str) -> bool:
 
 
 def compare(simulated: list[dict[str, Any]], stored: list[dict[str, Any]]) -> int:
-    """Shows those that are not near. Fails where fewer than four of five are."""
+    """Shows pairs that are not near. Fails if fewer than four of five are near."""
 
     def key(record: dict[str, Any]) -> str:
         return json.dumps({k: v for k, v in record.items() if k not in ("bytes", "problem")})

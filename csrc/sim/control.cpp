@@ -85,7 +85,7 @@ FERRO_SIM_CONTROL int ferro_sim_add_fault(const char* function, const char* when
     return fail("a fault is due at \"call\", \"after\" or \"bytes\", not \"" + kind + "\"");
   }
   if (result == CUDA_SUCCESS) {
-    return fail("a fault needs an error to fail with");
+    return fail("a fault needs an error as its result, not CUDA_SUCCESS");
   }
   fault.value = value;
   fault.result = static_cast<CUresult>(result);

@@ -16,9 +16,9 @@ extern "C" {
 #endif
 
 /* Replaces the machine. `settings`: "devices=2,memory=4GiB,mode=adversarial,seed=3"; null or empty:
- * the environment and defaults, which the settings refine. All driver handles become void. */
+ * the environment and defaults, which the settings refine. All driver handles become invalid. */
 int ferro_sim_start(const char* settings);
-/* Runs what is queued and removes the machine; the next driver call starts a new one. */
+/* Runs the queued work and removes the machine; the next driver call starts a new one. */
 void ferro_sim_stop(void);
 /* The calling thread's last error, or an empty text. */
 const char* ferro_sim_last_error(void);
@@ -56,24 +56,26 @@ uint64_t ferro_sim_reserved_address_bytes(void);
 int ferro_sim_peek(uint64_t address, void* destination, size_t bytes);
 int ferro_sim_poke(uint64_t address, const void* source, size_t bytes);
 
-/* For code of the program that computes the values of kernels, below its operators.
+/* For code that computes the values of kernels in their place, below the program's operators.
  *
  * Calls `function(argument)` once after all earlier work of that stream; at once in eager time. It
- * runs with the machine locked, so it may call only the functions that say so below. Returns 1,
+ * runs with the machine locked, so it may call only the functions listed below for this. Returns 1,
  * without a call, while the stream is being captured, and -1 for an unknown stream. */
 int ferro_sim_in_order(int device, void* stream, void (*function)(void*), void* argument);
-/* The same at once, whatever is queued or captured. */
+/* Calls `function(argument)` at once, regardless of queued and captured work. */
 void ferro_sim_at_once(void (*function)(void*), void* argument);
-/* The following are called within such a function. They return -1 if the range is not mapped.
+/* The following may be called only within such a function. They return -1 if the range is not
+ * mapped.
  *
- * 1 if all bytes are known, 0 if some are not. */
+ * Returns 1 if all bytes are known, 0 if some are not. */
 int ferro_sim_is_known(uint64_t address, size_t bytes);
-/* What the range holds, in order. Returns the number of pieces; if they are no more than `room`, they
- * are filled in, and each holds a reference, which the caller releases within such a function. */
+/* Lists the contents of the range, in order. Returns the number of pieces. If there are at most
+ * `room`, fills them in. Each holds a reference, which the caller releases within such a
+ * function. */
 int64_t ferro_sim_take_pieces(uint64_t address, size_t bytes, struct ferro_sim_piece* pieces,
                               size_t room);
 void ferro_sim_release(struct ferro_sim_contents* contents);
-/* From now on the range holds these bytes of the contents. They are computed when they are read; then
+/* Makes the range hold these bytes of the contents. They are computed when they are read: then
  * `bytes` of the contents runs with the machine locked, on any thread. */
 int ferro_sim_hold(uint64_t address, size_t bytes, struct ferro_sim_contents* contents,
                    size_t offset, int known);
@@ -84,9 +86,10 @@ int ferro_sim_write(uint64_t address, const void* source, size_t bytes, int know
  * low bytes of this value. */
 void ferro_sim_answer(uint64_t value);
 void ferro_sim_end_answer(void);
-/* The thread enters an operator, or with -1 leaves it. Kernels outside are recorded by name. */
+/* The thread enters (1) or leaves (-1) an operator. Kernels launched outside of operators are
+ * recorded by name. */
 void ferro_sim_operator(int change);
-/* The number of the thread's operations of libraries that report which of their results are known. */
+/* The number of this thread's library operations that reported which of their results are known. */
 uint64_t ferro_sim_transfers(void);
 /* The recorded names, one per line. */
 size_t ferro_sim_kernels(char* buffer, size_t size);

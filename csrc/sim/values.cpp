@@ -1,4 +1,4 @@
-// The control functions for who computes in the place of kernels.
+// The control functions for code that computes values in place of kernels.
 #include "sim/control.h"
 #include "sim/driver/submission.h"
 #include "sim/machine/locate.h"
@@ -12,7 +12,8 @@ using ferro::sim::Machine;
 
 namespace {
 
-// The default stream is that of the device, whichever is current. Null for an unknown one.
+// Finds a stream; the default stream is that of `device`, even if another device is current. Null
+// for an unknown stream.
 ferro::sim::Stream* find_stream(Machine& machine, int device, void* handle) {
   if (device < 0 || device >= machine.device_count()) {
     return nullptr;
@@ -21,7 +22,8 @@ ferro::sim::Stream* find_stream(Machine& machine, int device, void* handle) {
                            : machine.find_stream(static_cast<CUstream>(handle));
 }
 
-// The pieces of physical memory behind a range. One exists at a time, so that its memory is reused.
+// The pieces of physical memory behind a range. Only one object exists at a time, so all of them
+// reuse one vector.
 class Segments {
  public:
   Segments(uint64_t address, std::size_t bytes) {
@@ -60,7 +62,7 @@ FERRO_SIM_CONTROL int ferro_sim_in_order(int device, void* handle, void (*functi
   auto& ended = machine.thread().last_call_ended;
   const double before = ended ? machine.config().processor_time() : 0;
   submit(machine.scheduler(), *stream, ferro::sim::InOrder{function, argument});
-  // A GPU would not have cost the program this time.
+  // On a GPU the program would not have spent this time.
   if (ended) {
     *ended += machine.config().processor_time() - before;
   }

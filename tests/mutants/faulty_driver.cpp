@@ -1,9 +1,9 @@
 // Planted faults of the allocator, for tests that prove that the seeded programs would find them;
-// and a driver that can do less, "no_virtual_memory", which is no fault.
+// and a driver with fewer features, "no_virtual_memory", which is not a fault.
 //
 // `plant(table, name)` replaces functions in the table through which the allocator talks to the
-// driver. The allocator's code stays as it is: a wait that returns at once is, seen from the
-// device, an allocator that forgot to wait. Call it once, before the first allocation.
+// driver. The allocator's code is unchanged: for the device, a wait that returns at once equals an
+// allocator that forgot to wait. Call it once, before the first allocation.
 #include "ferro/driver/cuda_api.h"
 
 #include <algorithm>
@@ -28,8 +28,8 @@ CUresult wait_for_nothing(CUevent) { return CUDA_SUCCESS; }
 // A stream goes on without waiting for another one.
 CUresult hold_back_nothing(CUstream, CUevent, unsigned) { return CUDA_SUCCESS; }
 
-// Pages are unmapped behind a point that was never recorded: the host waits for none. Events that are
-// asked for their state are recorded before, which is late and always safe.
+// Pages are unmapped after a point that was never recorded, so the host does not wait. Events whose
+// state is queried are recorded first, which is late and always safe.
 std::map<CUevent, std::function<CUresult()>> unrecorded;
 CUresult postpone_record(CUevent event, CUstream stream) {
   const std::lock_guard lock(mutex);
@@ -68,7 +68,7 @@ CUresult create_some_twice(CUmemGenericAllocationHandle* handle, std::size_t byt
   return result;
 }
 
-// Every event stands behind the work of a stream that nobody uses.
+// Every event is recorded on a stream that has no work.
 CUresult record_elsewhere(CUevent event, CUstream) {
   const std::lock_guard lock(mutex);
   static CUstream elsewhere = nullptr;
@@ -81,7 +81,7 @@ CUresult record_elsewhere(CUevent event, CUstream) {
   return original.event_record(event, elsewhere);
 }
 
-// A point of the whole context stands behind the work of its legacy stream alone.
+// A point of the whole context covers only the work of its legacy stream.
 CUresult record_on_legacy_stream(CUcontext, CUevent event) {
   return original.event_record(event, CU_STREAM_LEGACY);
 }
@@ -111,10 +111,10 @@ CUresult see_no_capture(CUstream, CUstreamCaptureStatus* status, cuuint64_t* id,
   return CUDA_SUCCESS;
 }
 
-// Pages are handed on while their old addresses still reach them.
+// Pages are reused while they are still mapped at their old addresses.
 CUresult leave_mapped(CUdeviceptr, std::size_t) { return CUDA_SUCCESS; }
 
-// A page that moves is mixed up with another one, which keeps its place too.
+// A page that moves is replaced by another page, which also keeps its address.
 CUresult map_another(CUdeviceptr at, std::size_t bytes, std::size_t offset,
                      CUmemGenericAllocationHandle handle, unsigned long long flags) {
   static std::set<CUmemGenericAllocationHandle> known;
@@ -148,7 +148,7 @@ CUresult unmap_and_note(CUdeviceptr at, std::size_t bytes) {
   return original.mem_unmap(at, bytes);
 }
 
-// A result keeps the page that other graphs of its group have as scratch.
+// A result keeps the page that other graphs of its group use as scratch.
 CUresult keep_shared_page(CUdeviceptr at, std::size_t bytes, std::size_t offset,
                           CUmemGenericAllocationHandle handle, unsigned long long flags) {
   const std::lock_guard lock(mutex);
@@ -159,7 +159,7 @@ CUresult keep_shared_page(CUdeviceptr at, std::size_t bytes, std::size_t offset,
   return original.mem_map(at, bytes, offset, exchanges ? last->second.handle : handle, flags);
 }
 
-// A capture has a page of its group's scratch twice.
+// A capture maps a page of its group's scratch twice.
 CUresult map_scratch_twice(CUdeviceptr at, std::size_t bytes, std::size_t offset,
                            CUmemGenericAllocationHandle handle, unsigned long long flags) {
   const std::lock_guard lock(mutex);
@@ -170,7 +170,7 @@ CUresult map_scratch_twice(CUdeviceptr at, std::size_t bytes, std::size_t offset
   return original.mem_map(at, bytes, offset, other, flags);
 }
 
-// As on cards and systems without pages, addresses and mappings.
+// Simulates cards and systems without virtual memory management.
 CUresult without_virtual_memory(int* value, CUdevice_attribute attribute, CUdevice device) {
   if (attribute == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) {
     *value = 0;
@@ -181,7 +181,7 @@ CUresult without_virtual_memory(int* value, CUdevice_attribute attribute, CUdevi
 
 }  // namespace
 
-// 0 when the fault is in place, 1 when there is none of that name.
+// Returns 0 when the fault is planted, 1 when the name is unknown.
 extern "C" int plant(std::uintptr_t table, const char* name) {
   auto& api = *reinterpret_cast<ferro::CudaApi*>(table);
   original = api;

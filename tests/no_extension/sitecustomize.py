@@ -1,4 +1,4 @@
-"""Python reads it when it starts, in programs of tests marked `no_extension`."""
+"""Python imports this module at the start of programs of tests marked `no_extension`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What the programs of the clients share: one allocator, one run, one line of figures.
+"""Shared by the programs of the clients: one allocator, one run, one line of figures.
 
 They run on the simulated GPU, with the name of an allocator as their first argument.
 """
@@ -21,7 +21,7 @@ def allocator() -> str:
 
 
 def measure(program: Callable[[], Any]) -> None:
-    """Runs it under that allocator, and prints what it returns, with its peaks and its times.
+    """Runs the program under the allocator, and prints its result, its peaks and its times.
 
     The client is imported by then, so the times, in seconds, are those of its work: on the clock,
     and of all its threads on processors, on which other programs have less influence.

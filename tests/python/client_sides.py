@@ -1,4 +1,4 @@
-"""Runs a client's program under each allocator, and holds what it took against native's."""
+"""Runs a client's program under each allocator, and compares its memory and times with native's."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 
 from tests.python.torch_programs import simulated
 
-# The environment that puts each in force; ferro_alloc's are installed by the program.
+# The environment that selects each allocator; the program itself installs ferro_alloc.
 ALLOCATORS: Mapping[str, Mapping[str, str]] = {
     "native": {},
     "expandable": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
     "pages": {},
     "segments": {"FERRO_ALLOC_CONF": "layout:segments"},
-    # In the processes that the program starts too.
+    # Also in processes that the program starts.
     "everywhere": {"FERRO_ALLOC": "strict"},
 }
 

@@ -14,11 +14,11 @@ from tests.programs import Completed, find_program
 def command(
     *words: str, env: Mapping[str, str] | None = None, start_anew: bool = False
 ) -> Completed:
-    """`python -m ferro_alloc WORDS`. Torch is loaded already, unless it shall start anew."""
+    """Runs `python -m ferro_alloc WORDS`. Torch is already loaded, unless `start_anew` is set."""
     if start_anew:
         return programs.run([sys.executable, "-m", "ferro_alloc", *words], env)
-    # The command chooses the allocator before the program imports torch. Of the choices only this
-    # one is read while torch is loaded.
+    # The command chooses the allocator before the program imports torch. Torch reads only this
+    # setting while it is loaded.
     expandable = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
     chosen = expandable if "expandable" in words else {}
     path = find_program("command.py")
@@ -41,14 +41,14 @@ def _fork_child(words: Sequence[str], env: Mapping[str, str], **options: Any) ->
 def fork_run(
     words: Sequence[str], environ: Mapping[str, str], folder: str | None, shows_output: bool
 ) -> tuple[int, str]:
-    """In place of `ferro_alloc.fit._runs.execute`: forks the run, as torch is loaded."""
+    """Replaces `ferro_alloc.fit._runs.execute`: forks the run, because torch is loaded."""
     done = command("simulate", *words)
     return done.returncode, done.stderr
 
 
 class ForkedChildren:
-    """In place of the module `subprocess` where ferro_alloc runs its own commands and modules:
-    forks them, as torch is loaded. A child with other settings of torch starts anew."""
+    """Replaces the module `subprocess` where ferro_alloc runs its own commands and modules: forks
+    them, because torch is loaded. A child with other settings of torch starts a new interpreter."""
 
     run = staticmethod(_fork_child)
     DEVNULL, PIPE = subprocess.DEVNULL, subprocess.PIPE

@@ -1,4 +1,4 @@
-"""What programs share that refuse each driver call once."""
+"""Shared by programs that refuse each driver call once."""
 
 import gc
 import sys
@@ -14,7 +14,7 @@ SUFFIXES = ("", "_v2", "_v3")
 
 
 def held() -> tuple[int, int, int]:
-    """Once everything is given back that can be."""
+    """The held memory after releasing everything that can be released."""
     gc.collect()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
@@ -30,11 +30,11 @@ def refuse_each(
     held: Callable[[], Any],
     is_tried: Callable[[int], bool] = lambda number: True,
 ) -> dict[str, list[int]]:
-    """For each function, how many of its calls were refused, and how many of these failed.
+    """Returns for each function the number of refused calls, and the number of those that failed.
 
-    `undisturbed` is run once, to count the calls of each function. `run(function, number)` refuses
-    the call with that number, of those that `is_tried`, and says whether that failed. What is
-    `held` has to be the same after each.
+    `undisturbed` runs once, to count the calls of each function. `run(function, number)` refuses
+    the call with this number, for numbers that `is_tried`, and returns whether that failed. `held`
+    must be the same after each.
     """
     held_at_start = held()
     sim.reset_counters()

@@ -1,8 +1,8 @@
-"""What the feature programs share: the set-up, and `@check`, which records each outcome.
+"""Shared by the feature programs: the set-up, and `@check`, which records each outcome.
 
 The program's argument is the allocator: "native", "ferro", or "segments" for the classic layout of
-ferro_alloc. It prints one JSON object: what each check returned, or
-the error that it ended with. Values that do not depend on the allocator are compared by the test.
+ferro_alloc. It prints one JSON object with the result of each check, or its error. Tests compare
+the values that do not depend on the allocator.
 """
 
 import gc

@@ -16,8 +16,8 @@ from tests.programs import ROOT
 
 
 def build_probe(source: str, folder: Path) -> Path:
-    """A library made of a file of tests/cpp/torch for the installed torch, in `folder` at first.
-    It is kept in the build folder."""
+    """Compiles a file of tests/cpp/torch for the installed torch, in `folder`, and keeps the
+    library in the build folder."""
     _, cuda = _load.running_torch()
     assert cuda is not None
     spec = importlib.util.find_spec("torch")
@@ -33,7 +33,7 @@ def build_probe(source: str, folder: Path) -> Path:
         *(f"-isystem{path}" for path in includes),
         *(f"-L{torch / 'lib'}", "-lc10", "-lc10_cuda", "-l:libstdc++.so.6"),
     ]
-    # It includes headers of torch alone.
+    # The file includes only headers of torch.
     made_of = [*command, importlib.metadata.version("torch"), text.read_text()]
     key = hashlib.sha256("\n".join(made_of).encode()).hexdigest()[:16]
     kept = ROOT / "build" / "probes" / f"{text.stem}-{key}.so"

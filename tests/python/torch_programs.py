@@ -1,6 +1,7 @@
 """Runs programs of tests/python on the simulated GPU and reads their last line of JSON.
 
-For results that several tests share; the fixture `run_simulated` serves a single test.
+These functions give results that several tests share; the fixture `run_simulated` serves a single
+test.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def simulated(
     start_anew: bool = False,
     **activate: Any,
 ) -> Result:
-    """The program's result; the test fails when there is none.
+    """The result of the program; without one the test fails.
 
     `turn` is how likely a CUDA call does queued work; a low one leaves more of it queued. `conf` is
     FERRO_ALLOC_CONF.
@@ -47,7 +48,8 @@ def simulated(
 
 
 def assert_as_native(found: Result, native: Result) -> None:
-    """Of a check's outcome under an allocator and under native; skips what this torch lacks."""
+    """Compares the outcomes of a check under an allocator and native; skips checks that this torch
+    lacks."""
     if "absent" in found:
         pytest.skip(found["absent"])
     assert "error" not in found, found["error"]
@@ -56,7 +58,7 @@ def assert_as_native(found: Result, native: Result) -> None:
 
 
 def result_of(done: Completed) -> Result:
-    """The last line; the test fails when it is none."""
+    """The result in the last line; without one the test fails."""
     lines = done.stdout.splitlines()
     if not lines or not lines[-1].startswith("{"):
         pytest.fail(f"the program ended with {done.returncode}\n{done.stdout}{done.stderr}")

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
     [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/**/README.md")]
 )
-# The changelog names what was there at the time.
+# The changelog names files of earlier versions.
 NOW = [page for page in PAGES if page.name != "CHANGELOG.md"]
 # `python -m benchmarks.graphs`, or the module alone as code.
 MODULE = re.compile(r"(?:-m |`)(benchmarks(?:\.\w+)+)")
@@ -47,7 +47,7 @@ def test_links_lead_to_files(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", NOW, ids=lambda page: str(page.relative_to(ROOT)))
-def test_modules_and_files_that_are_named_are_there(page: Path) -> None:
+def test_named_modules_and_files_exist(page: Path) -> None:
     text = page.read_text()
     for module in MODULE.findall(text):
         path = ROOT.joinpath(*module.split("."))
@@ -61,7 +61,7 @@ def test_modules_and_files_that_are_named_are_there(page: Path) -> None:
 
 
 def public_items() -> list[str]:
-    """Of the allocator and of the layer of graphs, with what their classes offer."""
+    """The public items of the allocator and of the graphs, with the members of their classes."""
     names = [f"sizes.{name}" for name in vars(sizes) if name.isupper()]
     names += ["sizes.round_size", "sizes.allocation_size"]
     for module in (ferro_alloc, graphs, memory_saver, vllm_plugin):
@@ -76,7 +76,7 @@ def public_items() -> list[str]:
 
 
 def offers_of(item: type) -> list[str]:
-    """Methods and properties; fields of a dataclass speak for themselves."""
+    """Methods and properties; fields of a dataclass need no row."""
     kinds = (FunctionType, classmethod, staticmethod, property)
     found = [name for name, value in vars(item).items() if isinstance(value, kinds)]
     # For the rest of the package.
@@ -90,7 +90,7 @@ def test_every_public_item_has_a_row(item: str) -> None:
     assert item in named
 
 
-def test_changelog_knows_the_version() -> None:
+def test_changelog_names_the_version() -> None:
     from ferro_alloc import __version__
 
     changelog = (ROOT / "CHANGELOG.md").read_text()

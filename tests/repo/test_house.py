@@ -16,7 +16,7 @@ PACKAGES = ("ferro_alloc", "benchmarks", "tools")
 
 def sources(*folders: str) -> list[Path]:
     paths = (path for folder in folders for path in (ROOT / folder).rglob("*"))
-    # The last is none of the repository's: setup.py writes it.
+    # setup.py writes the last one, which is not in the repository.
     return sorted(p for p in paths if p.suffix in SUFFIXES and p.name != "_build_info.py")
 
 
@@ -30,7 +30,7 @@ def modules() -> dict[str, Path]:
 
 
 def imports(path: Path, known: dict[str, Path]) -> set[str]:
-    """Modules that a file imports anywhere in it, of those that are known."""
+    """The known modules that a file imports anywhere."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):

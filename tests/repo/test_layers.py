@@ -48,7 +48,7 @@ STANDALONE = {"sim": SIM_MAY_INCLUDE, "values": VALUES_MAY_INCLUDE}
 
 
 def layer_of(path: str) -> str:
-    """`ferro/core/heap/heap.h` is of layer core, `sim/machine/machine.h` of sim."""
+    """The layer of `ferro/core/heap/heap.h` is core, that of `sim/machine/machine.h` is sim."""
     parts = path.split("/")
     return parts[1] if parts[0] == "ferro" else parts[0]
 

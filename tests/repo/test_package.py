@@ -1,4 +1,4 @@
-"""What travels in a source distribution and in a wheel."""
+"""The contents of a source distribution and of a wheel."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ SIMULATED_LIBRARIES = (
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy, because building leaves files behind; with what was built in place before."""
+    """A copy of the checkout, because building leaves files; it includes files that were built in
+    place."""
     target = tmp_path_factory.mktemp("package") / "checkout"
     shutil.copytree(ROOT, target, ignore=shutil.ignore_patterns(*IGNORED), symlinks=True)
     (target / "dist").mkdir()
@@ -110,7 +111,7 @@ def older_setuptools(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str
 def test_older_setuptools_read_the_metadata(
     older_setuptools: dict[str, str], checkout: Path
 ) -> None:
-    # Their hook expects to find one folder of metadata alone, its own.
+    # Their hook expects its own folder of metadata, and no other.
     for folder in (checkout / "dist").glob("*.dist-info"):
         shutil.rmtree(folder)
     command = [sys.executable, "-c", BUILD, "prepare_metadata_for_build_wheel"]
@@ -154,7 +155,7 @@ def test_what_is_missing_is_named_before_anything_is_compiled(checkout: Path) ->
 
 
 def test_editable_wheel_has_the_startup_file(checkout: Path) -> None:
-    """The extension is left out: it is built in a folder of its own, from nothing."""
+    """Leaves out the extension, which would be compiled completely in a new folder."""
     program = "import setup; setup.Build.run = lambda self: None; setup.main()"
     command = [sys.executable, "-c", program, "-q", "editable_wheel", "--dist-dir", "editable"]
     done = subprocess.run(command, cwd=checkout, capture_output=True, text=True)
@@ -167,7 +168,7 @@ def test_editable_wheel_has_the_startup_file(checkout: Path) -> None:
 
 @pytest.fixture(scope="module")
 def wheel_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """From the checkout itself, whose build folder has the objects already."""
+    """Built from the checkout itself, whose build folder has the objects already."""
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(folder)]
     command += ["build", "--build-lib", str(folder / "lib")]

@@ -1,4 +1,4 @@
-"""The stub `_C.pyi` says what the extension has: the same names, the same arguments."""
+"""The stub `_C.pyi` has the names and arguments of the extension."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs the tests: limits on progress, what is said meanwhile, what fits into a time."""
+"""The tools that run the tests: limits on progress, output, and the choice of parts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def start(program: str) -> subprocess.Popen[bytes]:
     [(SLEEP, 1, 100, "in which it did nothing"), (SPIN, 1, 2, "of processor time")],
     ids=["idle", "without_end"],
 )
-def test_what_does_not_move_is_stopped(
+def test_a_process_without_progress_is_stopped(
     program: str, idle_s: float, processor_s: float, said: str
 ) -> None:
     process = start(program)
@@ -49,8 +49,8 @@ def test_what_does_not_move_is_stopped(
     assert process.returncode == -signal.SIGKILL
 
 
-def test_what_moves_slowly_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Longer than the limit on doing nothing, and hardly any processor time."""
+def test_slow_progress_is_not_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs longer than the limit without progress, and uses hardly any processor time."""
     monkeypatch.setattr(patience, "INTERVAL_S", 0.1)
     log, seen = tmp_path / "log", []
     process = subprocess.Popen(
@@ -74,10 +74,10 @@ def test_children_of_a_session_count(tmp_path: Path) -> None:
     finally:
         patience.stop(process.pid)
         process.wait()
-    patience.stop(process.pid)  # nobody is there any more
+    patience.stop(process.pid)  # the process has ended
 
 
-def test_lines_of_a_log_are_seen_and_the_verdict_is_the_commands(tmp_path: Path) -> None:
+def test_lines_of_a_log_are_shown_and_the_status_is_the_commands(tmp_path: Path) -> None:
     lines: list[str] = []
     program = "print('one'); print('two'); raise SystemExit(3)"
     log = tmp_path / "log"
@@ -184,7 +184,7 @@ def passing(name: str, seconds: float) -> Part:
     return Part(name, "nothing", run, seconds)
 
 
-def test_what_does_not_fit_is_left_out_but_for_sanitizers(times: Times) -> None:
+def test_parts_that_do_not_fit_are_left_out_except_sanitizers(times: Times) -> None:
     parts = [passing("asan", 900), passing("fuzz", 900), passing("tsan", 900), passing("long", 20)]
     results = tests_tool.run_parts(parts, times, minutes_left=1)
     assert [(result.name, result.passed) for result in results] == [
@@ -196,7 +196,7 @@ def test_what_does_not_fit_is_left_out_but_for_sanitizers(times: Times) -> None:
     assert list(results[1].skips) == ["left out: takes 8 min, and 60 s are left"]
 
 
-def test_parts_are_expected_to_take_what_they_took_here(times: Times) -> None:
+def test_parts_are_expected_to_take_as_long_as_before(times: Times) -> None:
     release, python = (
         next(p for p in tests_tool.TEST if p.name == n) for n in ("release", "python")
     )
@@ -216,7 +216,7 @@ def test_parts_can_be_named() -> None:
         tests_tool.choose_parts(["nonsense", "asan"])
 
 
-def test_every_part_has_a_name_of_its_own_and_groups_name_parts() -> None:
+def test_names_of_parts_are_unique_and_groups_name_parts() -> None:
     names = [part.name for part in (*tests_tool.TEST, *tests_tool.REST)]
     assert len(set(names)) == len(names)
     assert set(tests_tool.ALWAYS) == {*names[: len(tests_tool.TEST)], "asan", "tsan"}
@@ -234,7 +234,7 @@ def test_a_test_reads_its_programs_and_what_these_import() -> None:
     found = names_of(unchanged.read_by(ROOT / "tests/python/graphs/test_graph_captures.py"))
     read = ("features_captures.py", "features_failed_captures.py", "graphs_every_fault.py")
     assert {f"tests/python/graphs/{name}" for name in read} < found
-    # Of the test, of a program, of all tests; and the package with what was built.
+    # Files of the test, of a program, of all tests, and of the package with the built libraries.
     others = ("torch_programs.py", "feature_checks.py", "every_fault.py")
     assert {f"tests/python/{name}" for name in others} < found
     assert {"tests/fork_server.py", "tools/patience.py", "tools/gpu.py"} < found
@@ -283,7 +283,7 @@ def test_a_test_of_the_repository_reads_everything() -> None:
     assert {"README.md", "docs/testing.md", "Makefile", "csrc/ferro/base/bytes.h"} < found
 
 
-def test_only_what_passed_with_the_same_files_is_known(tmp_path: Path) -> None:
+def test_only_passed_parts_with_the_same_files_are_known(tmp_path: Path) -> None:
     kept = tmp_path / "folder" / "passed.json"
     passed = unchanged.Passed(kept)
     passed.note({"a": "1", "b": "1", "c": "1"})
@@ -337,7 +337,7 @@ def write(folder: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize("start_anew", [False, True], ids=["forked", "started"])
-def test_a_program_is_a_process_of_its_own(tmp_path: Path, start_anew: bool) -> None:
+def test_a_program_is_a_separate_process(tmp_path: Path, start_anew: bool) -> None:
     text = (
         "import os, sys, atexit\n"
         "atexit.register(print, 'ended', flush=True)\n"
@@ -429,8 +429,8 @@ def test_a_forked_program_that_does_nothing_is_stopped(
     assert "stopped after 1 s in which it did nothing" in done.stderr
 
 
-def test_what_decides_before_a_program_begins_starts_it_anew(tmp_path: Path) -> None:
-    """The fork server has loaded torch; a process that was started has not."""
+def test_early_variables_start_a_new_interpreter(tmp_path: Path) -> None:
+    """The fork server has loaded torch; a new process has not."""
     path = write(tmp_path, "import sys; print('torch' in sys.modules)")
     for env, loaded in (
         ({"FERRO_ALLOC_CONF": "page_size_mb:4"}, True),
@@ -441,7 +441,7 @@ def test_what_decides_before_a_program_begins_starts_it_anew(tmp_path: Path) -> 
         assert done.stdout == f"{loaded}\n", env
 
 
-def test_what_torch_reads_while_it_is_loaded_is_in_force_in_forked_programs(tmp_path: Path) -> None:
+def test_variables_of_torch_take_effect_in_forked_programs(tmp_path: Path) -> None:
     text = (
         "import sys; print('torch' in sys.modules)\n"
         "import torch\n"
@@ -457,8 +457,8 @@ def test_what_torch_reads_while_it_is_loaded_is_in_force_in_forked_programs(tmp_
 
 
 @pytest.mark.parametrize("destructors", [False, True])
-def test_what_a_program_loads_ends_with_it(tmp_path: Path, destructors: bool) -> None:
-    """Only the destructors of what the fork server has loaded may be left out."""
+def test_modules_of_a_program_end_with_it(tmp_path: Path, destructors: bool) -> None:
+    """Only destructors of modules that the fork server has loaded may be left out."""
     source, library = tmp_path / "ends.cpp", tmp_path / "ends.so"
     source.write_text('struct S { ~S() { __builtin_puts("destroyed"); } } s;')
     subprocess.run(["g++", "-shared", "-fPIC", source, "-o", library], check=True)

@@ -1,4 +1,4 @@
-"""What tools/wheels.py demands of a wheel, and the place where it tests one."""
+"""The checks of tools/wheels.py on a wheel, and the root in which it tests one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the files of the repository may not say."""
+"""Text that the files of the repository must not contain."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SKIPPED_SUFFIXES = (".png", ".json", ".bin", ".gz")
 
 FORBIDDEN = {
-    # Split, so that this file does not say them either.
+    # The words are split, so that this file does not contain them.
     "unfinished work": re.compile(r"\b(TO" r"DO|FIX" r"ME|X" r"XX)\b"),
     "a path of one machine": re.compile(r"/wo" r"rk/|/ho" r"me/\w|/ro" r"ot/"),
     "a merge that was left open": re.compile(r"^(<<<" r"<<<<|>>>" r">>>>) ", re.MULTILINE),
@@ -34,7 +34,7 @@ def files() -> list[Path]:
 
 
 @pytest.mark.parametrize("what", FORBIDDEN)
-def test_a_missing_file_is_reported(what: str) -> None:
+def test_files_contain_nothing_forbidden(what: str) -> None:
     found = []
     for path in files():
         text = path.read_text(encoding="utf-8", errors="replace")

@@ -5,9 +5,9 @@
 //     return call.finish(call.machine().space().release(handle));
 //   }
 //
-// The frame takes the machine's lock, starts a machine when there is none, counts the call, lets
-// queued work have its turn, and returns early with a planned fault, the sticky error of the
-// current context, or NOT_INITIALIZED in a forked child.
+// The frame takes the machine's lock, starts a machine when there is none, counts the call, gives
+// queued work a turn, and returns early with a planned fault, the sticky error of the current
+// context, or NOT_INITIALIZED in a forked child.
 #pragma once
 
 #include "sim/machine/machine.h"
@@ -59,7 +59,7 @@ class ApiCall {
   ferro::sim::ApiCall call(ferro_sim_function, (bytes), ferro::sim::ApiCall::Needs::needs);   \
   if (call.refused()) return call.result()
 
-// Answers although the device may have failed.
+// Succeeds even after the device has failed.
 #define FERRO_SIM_QUERY() FERRO_SIM_FRAME(0, kNothing)
 #define FERRO_SIM_CALL(bytes) FERRO_SIM_FRAME(bytes, kHealth)
 #define FERRO_SIM_CONTEXT_CALL(bytes) FERRO_SIM_FRAME(bytes, kContext)

@@ -31,7 +31,7 @@ CUresult begin(Machine& machine, CUstream handle, CUstreamCaptureMode mode,
   return CUDA_SUCCESS;
 }
 
-// `out` may be null where a capture to a graph ends.
+// `out` may be null when a capture to an existing graph ends.
 CUresult end(Machine& machine, CUstream handle, CUgraph* out) {
   if (out != nullptr) {
     *out = nullptr;
@@ -75,9 +75,9 @@ CUstreamCaptureStatus status_of(const Stream& stream) {
                                     : CU_STREAM_CAPTURE_STATUS_INVALIDATED;
 }
 
-// Null, with the error, when the handle is unknown or the question has no answer: the legacy
-// default stream while a blocking stream is captured. Asking does not invalidate.
-Stream* stream_to_ask(Machine& machine, CUstream handle, CUresult& result) {
+// The stream whose capture state is queried. Null, with the error, for an unknown handle, and for
+// the legacy default stream while a blocking stream is captured. A query invalidates no capture.
+Stream* stream_to_query(Machine& machine, CUstream handle, CUresult& result) {
   Stream* stream = machine.find_stream(handle);
   result = stream == nullptr ? machine.unknown_stream() : CUDA_SUCCESS;
   if (stream != nullptr && stream == &stream->context->legacy) {
@@ -139,7 +139,7 @@ FERRO_SIM_API cuStreamEndCapture(CUstream stream, CUgraph* graph) {
 FERRO_SIM_API cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
   FERRO_SIM_CALL(0);
   CUresult result = CUDA_SUCCESS;
-  if (const Stream* stream = stream_to_ask(call.machine(), handle, result)) {
+  if (const Stream* stream = stream_to_query(call.machine(), handle, result)) {
     *status = status_of(*stream);
   }
   return call.finish(result);
@@ -151,7 +151,7 @@ FERRO_SIM_API cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus* 
                                         const CUgraphEdgeData** edges, size_t* count) {
   FERRO_SIM_CALL(0);
   CUresult result = CUDA_SUCCESS;
-  Stream* stream = stream_to_ask(call.machine(), handle, result);
+  Stream* stream = stream_to_query(call.machine(), handle, result);
   if (stream == nullptr || status == nullptr) {
     return call.finish(result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE);
   }
@@ -169,7 +169,7 @@ FERRO_SIM_API cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus* 
     *dependencies = reinterpret_cast<const CUgraphNode*>(stream->capture_front.data());
   }
   if (edges != nullptr) {
-    // All edges are plain ones.
+    // No edge has data.
     stream->capture_edges.assign(stream->capture_front.size(), CUgraphEdgeData{});
     *edges = stream->capture_edges.data();
   }

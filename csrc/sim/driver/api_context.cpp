@@ -136,7 +136,7 @@ FERRO_SIM_API cuCtxGetDevice(CUdevice* device) {
   return CUDA_SUCCESS;
 }
 
-// Of the driver's newer minor versions, as cuCtxSynchronize_v2 is.
+// Newer minor versions of the driver have this, and cuCtxSynchronize_v2.
 FERRO_SIM_API cuCtxGetDevice_v2(CUdevice* device, CUcontext handle) {
   FERRO_SIM_QUERY();
   Context* context = find_or_current(call.machine(), handle);
@@ -191,7 +191,7 @@ FERRO_SIM_API cuCtxSynchronize() {
   return call.finish(call.context().sticky_error);
 }
 
-// With that context current.
+// Synchronizes with `handle` as the current context.
 FERRO_SIM_API cuCtxSynchronize_v2(CUcontext handle) {
   if (handle == nullptr) {
     return cuCtxSynchronize();

@@ -24,8 +24,8 @@ Copy between_devices(CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
 std::uintptr_t address(const void* at) { return reinterpret_cast<std::uintptr_t>(at); }
 std::uintptr_t address(CUdeviceptr at) { return at; }
 
-// A copy of the synchronous kind, on the legacy default stream. The host waits unless both sides
-// are device memory.
+// A synchronous copy, on the legacy default stream. The host waits unless both sides are device
+// memory.
 CUresult copy_now(ferro::sim::ApiCall& call, const Copy& copy) {
   Machine& machine = call.machine();
   if (const CUresult result = enqueue_copy(machine, nullptr, copy)) {
@@ -45,7 +45,7 @@ CUresult fill_later(ferro::sim::ApiCall& call, const Fill& fill, CUstream stream
   return enqueue(call.machine(), stream, CU_GRAPH_NODE_TYPE_MEMSET, fill);
 }
 
-// False: arrays, which are not simulated.
+// False for arrays, which are not simulated.
 bool read_2d(const CUDA_MEMCPY2D& given, Copy& copy) {
   const auto side = [](CUmemorytype type, const void* host, CUdeviceptr device, std::size_t x,
                        std::size_t y, std::size_t pitch) -> std::uintptr_t {
@@ -68,7 +68,7 @@ bool read_2d(const CUDA_MEMCPY2D& given, Copy& copy) {
 
 }  // namespace
 
-// Of contiguous bytes, between each kind of sides: at once, and in the order of a stream.
+// Copies of contiguous bytes, for each pair of host and device: synchronous, and in stream order.
 #define FERRO_SIM_COPY(now, later, To, From)                                              \
   FERRO_SIM_API now(To to, From from, size_t bytes) {                                     \
     FERRO_SIM_CONTEXT_CALL(bytes);                                                        \
@@ -111,7 +111,7 @@ FERRO_SIM_API cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* given, CUstream stream) {
                                            : CUDA_ERROR_NOT_SUPPORTED);
 }
 
-// Of one row and of several, at once and in the order of a stream.
+// Fills of one row and of several, synchronous and in stream order.
 #define FERRO_SIM_FILL(row_now, row_later, rows_now, rows_later, Element)                       \
   FERRO_SIM_API row_now(CUdeviceptr to, Element value, size_t count) {                          \
     FERRO_SIM_CONTEXT_CALL(count * sizeof(Element));                                            \

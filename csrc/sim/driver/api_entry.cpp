@@ -179,6 +179,6 @@ FERRO_SIM_API cuGetProcAddress_v2(const char* symbol, void** function, int versi
     *status =
         *function != nullptr ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   }
-  // With a status to tell, a missing function is no error.
+  // If the caller passed a status, a missing function is not an error.
   return *function != nullptr || status != nullptr ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }

@@ -23,7 +23,7 @@ CUresult refuse_captured(Machine& machine, const Event& event) {
   return machine.refuse_during_capture();
 }
 
-// The event stands behind `operation` from now on.
+// Makes the event complete when `operation` is done.
 void set_point(Machine& machine, const std::shared_ptr<Event>& event, OperationPtr operation) {
   event->capture = nullptr;
   event->recorded = true;
@@ -64,8 +64,8 @@ CUresult record(Machine& machine, CUevent event_handle, CUstream stream_handle, 
   return CUDA_SUCCESS;
 }
 
-// Behind all work of the context. A capture of one of its streams, in any mode and of any thread,
-// becomes invalid: the driver does not ask for the thread's capture mode here.
+// Records the event after all work of the context. A capture of one of its streams becomes invalid,
+// in any mode and of any thread: here the driver ignores the thread's capture mode.
 CUresult record_context(Machine& machine, CUcontext context_handle, CUevent event_handle) {
   Context* context = machine.find_context(context_handle);
   if (context == nullptr) {
@@ -88,7 +88,7 @@ CUresult record_context(Machine& machine, CUcontext context_handle, CUevent even
   return result;
 }
 
-// A wait that makes a stream take part in a capture, or orders it there.
+// A wait that joins a stream to a capture, or orders it within the capture.
 CUresult wait_captured(Stream& stream, const Event& event) {
   const auto& capture = event.capture;
   if (capture->ended()) {

@@ -1,4 +1,4 @@
-// Driver functions: graphs, and how their nodes hang together; what a node does is in
+// Driver functions: graphs and the edges between their nodes. The parameters of nodes are in
 // api_graph_nodes.cpp.
 #include "sim/driver/submission.h"
 #include "sim/machine/perform.h"
@@ -14,8 +14,9 @@ using ferro::sim::Stream;
 
 namespace {
 
-// The driver's way to return a list: with no array, its length; with one, at most `count` elements,
-// the rest of the array null, and the length filled in.
+// Returns a list as the driver does. Without an array it sets `count` to the length. With one it
+// writes at most `count` elements, sets the rest of the array to null, and sets `count` to their
+// number.
 template <typename Item, typename Handle>
 CUresult return_list(const std::vector<Item*>& items, Handle* out, size_t* count) {
   if (count == nullptr) {
@@ -266,7 +267,7 @@ FERRO_SIM_API cuGraphExecUpdate_v2(CUgraphExec handle, CUgraph graph_handle,
   return CUDA_SUCCESS;
 }
 
-// Queued replays go on.
+// Queued replays still run.
 FERRO_SIM_API cuGraphExecDestroy(CUgraphExec handle) {
   FERRO_SIM_CALL(0);
   return call.finish(call.machine().execs().erase(reinterpret_cast<GraphExec*>(handle)) > 0

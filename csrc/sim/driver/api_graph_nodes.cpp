@@ -1,4 +1,4 @@
-// Driver functions: what the nodes of a graph do.
+// Driver functions: the parameters of the nodes of graphs.
 #include "sim/driver/api_call.h"
 
 #include <memory>
@@ -103,7 +103,7 @@ FERRO_SIM_API cuGraphConditionalHandleCreate(CUgraphConditionalHandle* handle, C
   return CUDA_SUCCESS;
 }
 
-// Only conditional nodes with one body.
+// Adds only conditional nodes with one body.
 FERRO_SIM_API cuGraphAddNode_v2(CUgraphNode* out, CUgraph handle, const CUgraphNode* dependencies,
                                 const CUgraphEdgeData*, size_t count, CUgraphNodeParams* params) {
   FERRO_SIM_CALL(0);

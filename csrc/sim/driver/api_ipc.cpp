@@ -14,7 +14,7 @@ namespace {
 constexpr char kMemoryMagic[8] = "fsimmem";
 constexpr char kEventMagic[8] = "fsimevt";
 
-// What the 64 bytes of a memory handle say.
+// The contents of the 64 bytes of a memory handle.
 struct MemoryHandle {
   char magic[8];
   std::uint64_t file_id;
@@ -64,7 +64,7 @@ CUresult import_memory(ferro::sim::ApiCall& call, CUdeviceptr* out, const CUipcM
   if (out == nullptr || std::memcmp(handle.magic, kMemoryMagic, sizeof(kMemoryMagic)) != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // The process that owns the memory has it already.
+  // The process that owns the memory cannot open it.
   if (handle.process == getpid()) {
     return CUDA_ERROR_INVALID_CONTEXT;
   }
@@ -138,8 +138,8 @@ FERRO_SIM_API cuIpcCloseMemHandle(CUdeviceptr at) {
   return call.finish(close_memory(call.machine(), at));
 }
 
-// Work before the event's last record is done when this returns, and work before later records is
-// done when they are made, so an event of another process is always complete.
+// Work before the event's last record is done when this returns, and work before a later record is
+// done when that record returns, so an event of another process is always complete.
 FERRO_SIM_API cuIpcGetEventHandle(CUipcEventHandle* out, CUevent handle) {
   FERRO_SIM_CONTEXT_CALL(0);
   const auto event = call.machine().find_event(handle);
@@ -149,24 +149,25 @@ FERRO_SIM_API cuIpcGetEventHandle(CUipcEventHandle* out, CUevent handle) {
   event->exported = true;
   const ferro::sim::OperationPtr operation = event->operation;
   call.machine().scheduler().run_until_done({&operation, 1});
-  EventHandle told{};
-  std::memcpy(told.magic, kEventMagic, sizeof(kEventMagic));
-  told.process = getpid();
-  told.card = call.machine().device(event->context->device).card;
+  EventHandle fields{};
+  std::memcpy(fields.magic, kEventMagic, sizeof(kEventMagic));
+  fields.process = getpid();
+  fields.card = call.machine().device(event->context->device).card;
   std::memset(out, 0, sizeof(*out));
-  std::memcpy(out, &told, sizeof(told));
+  std::memcpy(out, &fields, sizeof(fields));
   return CUDA_SUCCESS;
 }
 
 FERRO_SIM_API cuIpcOpenEventHandle(CUevent* out, CUipcEventHandle handle) {
   FERRO_SIM_CONTEXT_CALL(0);
-  EventHandle told{};
-  std::memcpy(&told, &handle, sizeof(told));
-  const std::optional<int> device = call.machine().device_of(told.card);
-  if (out == nullptr || std::memcmp(told.magic, kEventMagic, sizeof(kEventMagic)) != 0 || !device) {
+  EventHandle fields{};
+  std::memcpy(&fields, &handle, sizeof(fields));
+  const std::optional<int> device = call.machine().device_of(fields.card);
+  if (out == nullptr || std::memcmp(fields.magic, kEventMagic, sizeof(kEventMagic)) != 0 ||
+      !device) {
     return call.finish(CUDA_ERROR_INVALID_VALUE);
   }
-  if (told.process == getpid()) {
+  if (fields.process == getpid()) {
     return call.finish(CUDA_ERROR_INVALID_CONTEXT);
   }
   auto event = std::make_shared<Event>();

@@ -1,5 +1,5 @@
 // Driver functions: the driver's log of errors and warnings, which stays empty here. Programs may
-// register who shall hear of new entries.
+// register callbacks for new entries.
 #include "sim/driver/api_call.h"
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace {
 
-// Handles are numbers that were never given before. Guarded by the machine's lock.
+// Handles are numbers, never reused. Guarded by the machine's lock.
 struct Listeners {
   std::uintptr_t last = 0;
   std::set<CUlogsCallbackHandle> registered;

@@ -1,4 +1,4 @@
-// Driver functions: device memory by cuMemAlloc, host memory, what a pointer is.
+// Driver functions: device memory of cuMemAlloc, host memory, attributes of pointers.
 #include "sim/driver/api_call.h"
 #include "sim/driver/submission.h"
 
@@ -32,7 +32,7 @@ CUresult allocate(ferro::sim::ApiCall& call, CUdeviceptr* out, std::size_t bytes
   }
   auto at = call.device().allocations.allocate(bytes);
   if (!at) {
-    // Memory freed in stream order may still be waiting for its turn.
+    // Frees in stream order may still be queued.
     call.machine().scheduler().run_device(call.context().device);
     at = call.device().allocations.allocate(bytes);
   }

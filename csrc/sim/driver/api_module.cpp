@@ -1,5 +1,5 @@
-// Driver functions: modules, libraries, functions. Of an image only its architectures are read, and
-// what parameters its kernels have: every name exists and every kernel does nothing.
+// Driver functions: modules, libraries, functions. Of an image, only its architectures and the
+// parameters of its kernels are read: every name exists, and every kernel does nothing.
 #include "sim/driver/api_call.h"
 
 using ferro::sim::Function;
@@ -14,7 +14,7 @@ int capability(const Machine& machine) {
   return machine.config().card->compute_major * 10 + machine.config().card->compute_minor;
 }
 
-// `image` null: a file, which counts as made for the card.
+// A null `image` stands for a file, which counts as built for the card.
 CUresult load(Machine& machine, void** out, const void* image) {
   if (out == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -36,7 +36,8 @@ CUresult get_function(Machine& machine, void** out, const void* module_handle, c
   return CUDA_SUCCESS;
 }
 
-// Unknown functions answer too: a runtime layer has its own for statically linked kernels.
+// Unknown functions have attributes too: a runtime library has its own handles of statically linked
+// kernels.
 CUresult function_attribute(const Machine& machine, int* value, CUfunction_attribute attribute,
                             const Function* function) {
   if (value == nullptr) {

@@ -1,5 +1,5 @@
-// Driver functions: memory pools. A device has its default pool and no other; the pool keeps
-// nothing for later, so freed memory returns to the device when its turn comes.
+// Driver functions: memory pools. A device has its default pool and no other; the pool caches
+// nothing, so freed memory returns to the device in stream order.
 #include "sim/driver/submission.h"
 
 using ferro::sim::Device;
@@ -46,7 +46,7 @@ CUresult allocate(ferro::sim::ApiCall& call, CUdeviceptr* out, std::size_t bytes
   auto& allocations = machine.device(device).allocations;
   auto at = allocations.allocate(bytes);
   if (!at) {
-    // Memory freed in stream order may still be waiting for its turn.
+    // Frees in stream order may still be queued.
     machine.scheduler().run_device(device);
     at = allocations.allocate(bytes);
   }
@@ -123,7 +123,7 @@ FERRO_SIM_API cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* descr
   return CUDA_SUCCESS;
 }
 
-// Settings have nothing to act on and are accepted.
+// Settings are accepted and have no effect.
 FERRO_SIM_API cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute, void*) {
   FERRO_SIM_CALL(0);
   return call.finish(device_of(call.machine(), pool) < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS);

@@ -39,15 +39,15 @@ CUresult create_stream(ferro::sim::ApiCall& call, CUstream* out, unsigned flags,
   return CUDA_SUCCESS;
 }
 
-// Does `act` on the stream of a handle, and finishes the call with what it gives.
+// Finishes the call with the result of `act` on the stream of a handle.
 template <typename Act>
 CUresult with_stream(ferro::sim::ApiCall& call, CUstream handle, const Act& act) {
   Stream* stream = call.machine().find_stream(handle);
   return call.finish(stream == nullptr ? call.machine().unknown_stream() : act(*stream));
 }
 
-// Queries and waits of the host are illegal on a stream that records, and on every other one in a
-// thread that must not disturb captures.
+// The host must not query or wait for a capturing stream, nor for any other stream in a thread
+// whose mode protects captures.
 CUresult refuse_capturing(Machine& machine, Stream& stream) {
   if (machine.captures().empty()) {
     return CUDA_SUCCESS;
@@ -62,8 +62,8 @@ CUresult refuse_capturing(Machine& machine, Stream& stream) {
   return refuse_implicit_dependency(machine, stream);
 }
 
-// Programs read back small constants, as counts that a kernel would go on from. Larger ones would
-// take host memory for each byte, and nobody looks at them.
+// Programs read back small constants, such as counters that kernels increment. Larger ones would
+// take host memory for each byte, and no program reads them.
 constexpr std::size_t kMaxConstantBytes = 4 * ferro::kKiB;
 
 std::optional<Fill> constant_of(Machine& machine, CUfunction function, void** arguments) {
@@ -79,7 +79,7 @@ std::optional<Fill> constant_of(Machine& machine, CUfunction function, void** ar
   return fill.width * element <= kMaxConstantBytes ? std::optional(fill) : std::nullopt;
 }
 
-// What a launch says about its duration; nothing where there is no clock.
+// The kernel of a launch, with its duration in clock time.
 Kernel timed_kernel(Machine& machine, CUfunction function, const Extent& grid, const Extent& block,
                     void** arguments) {
   if (!machine.scheduler().timed()) {

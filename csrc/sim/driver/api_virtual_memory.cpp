@@ -1,5 +1,5 @@
-// Driver functions: virtual memory. None of them needs a context, disturbs a capture, waits for
-// running work, or minds that the device has failed.
+// Driver functions: virtual memory. They need no context, disturb no capture, do not wait for
+// running work, and still work after the device has failed.
 #include "sim/driver/api_call.h"
 
 #include <cstring>
@@ -35,8 +35,8 @@ bool is_alike(const Pages& left, const Pages& right) {
          std::memcmp(&left.properties, &right.properties, sizeof(left.properties)) == 0;
 }
 
-// Every byte is mapped, on one device, with equal properties, and of one allocation where it is
-// cuMemAlloc's.
+// Whether every byte is mapped, on one device, with equal properties; memory of cuMemAlloc must be
+// of one allocation.
 bool has_one_kind(const AddressSpace& space, CUdeviceptr at, std::size_t bytes) {
   const auto* const first = space.find_mapping(at);
   for (std::size_t seen = 0; seen < bytes;) {
@@ -214,7 +214,7 @@ FERRO_SIM_API cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHand
   return CUDA_SUCCESS;
 }
 
-// The descriptor stays the caller's.
+// The caller keeps its descriptor.
 FERRO_SIM_API cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* out, void* shared,
                                              CUmemAllocationHandleType type) {
   FERRO_SIM_FRAME(0, kNothing);
@@ -243,7 +243,7 @@ FERRO_SIM_API cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* out, 
   return CUDA_SUCCESS;
 }
 
-// The descriptor knows how long the range is. Behind it are no bytes, and it keeps no memory.
+// The descriptor has the range's length, but none of its bytes, and keeps no memory alive.
 FERRO_SIM_API cuMemGetHandleForAddressRange(void* out, CUdeviceptr at, size_t bytes,
                                             CUmemRangeHandleType type, unsigned long long flags) {
   FERRO_SIM_FRAME(bytes, kNothing);

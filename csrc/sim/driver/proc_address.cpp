@@ -7,7 +7,8 @@
 namespace ferro::sim {
 namespace {
 
-// Functions whose newer version changed the parameters: which suffix from which CUDA version on.
+// Functions whose newer versions changed the parameters: the suffix, and the first CUDA version
+// that has it.
 struct Change {
   const char* name;
   int version;
@@ -72,7 +73,7 @@ void* find_proc_address(const char* name, int cuda_version) {
       return dlsym(library, (std::string(name) + change.suffix).c_str());
     }
   }
-  // Older changes only widened integers; the newest version is always meant.
+  // Older changes only widened integers, so every caller gets the newest version.
   for (const char* suffix : {"_v4", "_v3", "_v2", ""}) {
     if (void* function = dlsym(library, (std::string(name) + suffix).c_str())) {
       return function;

@@ -7,7 +7,7 @@
 namespace ferro::sim {
 namespace {
 
-// Copies at most this much of pageable memory return before the copy is done; the driver waits for
+// Copies of up to this size from pageable memory return before they are done; the driver waits for
 // larger ones.
 constexpr std::size_t kStagedBytes = 64 * kKiB;
 
@@ -16,7 +16,7 @@ bool is_pageable(const Machine& machine, std::uintptr_t at) {
          !machine.host().find(reinterpret_cast<const void*>(at)).has_value();
 }
 
-// The host is told what the program should find there: the device's kernels did not write it.
+// The host gets the thread's answer, because no kernel has written the value on the device.
 void answer(Machine& machine, Copy& copy) {
   const auto answer = machine.thread().answer;
   if (!answer || copy.width > sizeof *answer || copy.height != 1 ||

@@ -19,7 +19,7 @@ CUresult enqueue(Machine& machine, CUstream handle, CUgraphNodeType type, Work w
 // and such a destination makes the host wait.
 CUresult enqueue_copy(Machine& machine, CUstream handle, Copy copy);
 
-// The host waits for all work that the stream has now.
+// Makes the host wait for all work that the stream has now.
 void run_stream(Machine& machine, Stream& stream);
 
 }  // namespace ferro::sim

@@ -47,7 +47,7 @@ CUresult Capture::end(std::shared_ptr<Graph>& graph) {
   const CUresult result = !active_        ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
                           : !all_joined() ? CUDA_ERROR_STREAM_CAPTURE_UNJOINED
                                           : CUDA_SUCCESS;
-  // The streams hold this object: keep it until all have let go.
+  // The streams own this object: keep it until all have released it.
   const std::set<Stream*> streams = std::move(streams_);
   const std::shared_ptr<Capture> self = (*streams.begin())->capture;
   for (Stream* stream : streams) {

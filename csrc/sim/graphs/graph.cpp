@@ -7,7 +7,7 @@
 namespace ferro::sim {
 namespace {
 
-// The nodes so that each comes after those it depends on.
+// The nodes, each after those that it depends on.
 std::vector<const GraphNode*> in_order(const Graph& graph) {
   std::unordered_map<const GraphNode*, std::vector<const GraphNode*>> after;
   std::unordered_map<const GraphNode*, std::size_t> unfinished;
@@ -64,18 +64,6 @@ bool Graph::find_all(const CUgraphNode* handles, std::size_t count,
       return false;
     }
   }
-  return true;
-}
-
-bool Graph::remove(GraphNode* node) {
-  if (!contains(node)) {
-    return false;
-  }
-  for (const auto& other : nodes_) {
-    std::erase(other->before_, node);
-  }
-  known_.erase(node);
-  std::erase_if(nodes_, [node](const auto& own) { return own.get() == node; });
   return true;
 }
 

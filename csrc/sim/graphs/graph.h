@@ -18,7 +18,7 @@ namespace ferro::sim {
 
 class Graph;
 
-// What a kernel was launched with, copied when it was recorded.
+// The arguments of a kernel launch, copied when it was recorded.
 class KernelArguments {
  public:
   // `sizes`: bytes of each of `arguments`.
@@ -26,7 +26,7 @@ class KernelArguments {
   KernelArguments(const KernelArguments&) = delete;
   KernelArguments& operator=(const KernelArguments&) = delete;
 
-  // One pointer for each, as launches take them.
+  // One pointer for each argument, as launches take them.
   void** pointers() { return pointers_.data(); }
 
  private:
@@ -45,11 +45,11 @@ class GraphNode {
   const std::vector<GraphNode*>& before() const { return before_; }
   CUgraphNode handle() { return reinterpret_cast<CUgraphNode>(this); }
 
-  // Event nodes.
+  // Of event nodes.
   std::shared_ptr<Event> event;
   // Of child graph nodes, and the body of conditional nodes.
   std::shared_ptr<Graph> child;
-  // Of conditional nodes: `child`, where their creator reads it.
+  // Of conditional nodes: the handle of `child`, which their creator reads here.
   CUgraph body = nullptr;
   CUDA_KERNEL_NODE_PARAMS kernel{};
   std::shared_ptr<KernelArguments> arguments;  // those of `kernel`; null where they are not known
@@ -71,13 +71,11 @@ class Graph : public std::enable_shared_from_this<Graph> {
   // Appends the nodes with these handles; false if one of them is not of this graph.
   bool find_all(const CUgraphNode* handles, std::size_t count,
                 std::vector<GraphNode*>& found) const;
-  // Removes a node and its edges; false when it is not one of this graph.
-  bool remove(GraphNode* node);
   const Nodes& nodes() const { return nodes_; }
   std::vector<GraphNode*> roots() const;
   // Nodes that nothing depends on.
   std::vector<GraphNode*> leaves() const;
-  // This graph or one within its nodes, at any depth: the first that is wanted, or null.
+  // The first wanted graph among this one and those within its nodes, at any depth; or null.
   Graph* find(const std::function<bool(const Graph&)>& is_wanted);
   std::unique_ptr<Graph> clone() const;
 

@@ -41,12 +41,12 @@ constexpr std::array kCosts = {
     Cost{"cuStreamIsCapturing", 0.055},
     Cost{"cuLaunchKernel", 3},
     Cost{"cuLaunchKernelEx", 3},
-    // On an H200, of a value written by two fills in place of one.
+    // Measured on an H200 as the cost of a second fill per value.
     Cost{"cuMemsetD8Async", 1},
     Cost{"cuMemsetD16Async", 1},
     Cost{"cuMemsetD32Async", 1},
     Cost{"cuStreamWriteValue64_v2", 1},
-    // Not measured: as the launch of a kernel, and as the query of an event.
+    // Not measured: taken from the launch of a kernel, and from the query of an event.
     Cost{"cuLaunchCooperativeKernel", 3},
     Cost{"cuGraphLaunch", 3},
     Cost{"cuLaunchHostFunc", 3},
@@ -66,7 +66,7 @@ constexpr std::array kCosts = {
 
 struct Names {
   std::mutex mutex;
-  // A deque, because views of its elements are handed out.
+  // A deque, because callers keep views of its elements.
   std::deque<std::string> names;
 };
 

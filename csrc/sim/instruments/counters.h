@@ -27,14 +27,14 @@ struct CallCount {
 
 class Counters {
  public:
-  // One call of `bytes` bytes that worked on `handles` handles. Returns its cost in microseconds.
+  // Counts one call of `bytes` bytes on `handles` handles. Returns its cost in microseconds.
   double add(FunctionId function, std::size_t bytes, std::size_t handles, bool failed);
   CallCount of(std::string_view name) const;
   void reset() { counts_.clear(); }
   // {"cuMemMap": {"calls": 1, "failures": 0, "bytes": 2097152, "microseconds": 0.6}, ...}
   std::string to_json() const;
 
-  // The last calls, oldest first, when tracing is on: "cuMemMap 2097152".
+  // The first 100,000 calls since tracing was switched on: "cuMemMap 2097152".
   void set_trace(bool on);
   std::vector<std::string> trace() const { return trace_; }
 

@@ -32,8 +32,7 @@ class FaultPlan {
  public:
   void add(Fault fault) { entries_.push_back({std::move(fault), 0}); }
   void clear() { entries_.clear(); }
-  bool empty() const { return entries_.empty(); }
-  // Counts a call; the result it must fail with, if any.
+  // Counts a call. Returns the error that it must fail with, if any.
   std::optional<CUresult> check(FunctionId function, std::size_t bytes);
   std::uint64_t injected() const { return injected_; }
 

@@ -16,7 +16,7 @@ T read(const std::byte* at) {
   return value;
 }
 
-// Of the library's public interface, whose headers need not be installed.
+// Functions of libzstd's public interface, whose headers need not be installed.
 struct Zstd {
   using ContentSize = unsigned long long (*)(const void*, std::size_t);
   using Decompress = std::size_t (*)(void*, std::size_t, const void*, std::size_t);
@@ -34,7 +34,7 @@ Zstd load_zstd() {
 }
 
 constexpr std::uint32_t kZstdMagic = 0xfd2fb528;
-constexpr unsigned long long kMaxBytes = 1ULL << 30;  // beyond: no size at all
+constexpr unsigned long long kMaxBytes = 1ULL << 30;  // larger results are errors
 
 std::vector<std::byte> decompress(const Cubin& cubin) {
   static const Zstd zstd = load_zstd();
@@ -50,7 +50,8 @@ std::vector<std::byte> decompress(const Cubin& cubin) {
   return got == plain.size() ? plain : std::vector<std::byte>{};
 }
 
-// An entry of such a section: four bytes, and as many as the last two of them say if the first is 4.
+// An entry of such a section has four bytes. If the first is 4, the last two are the number of
+// bytes that follow.
 constexpr std::uint8_t kWithBytes = 4;
 constexpr std::uint8_t kParameter =
     0x17;  // index, ordinal, offset, and a word with the size on top

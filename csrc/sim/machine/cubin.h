@@ -16,8 +16,8 @@ struct Parameter {
 };
 using Parameters = std::vector<Parameter>;  // in their order
 
-// By the mangled names of kernels. Empty for what is no cubin, and for one that is compressed where
-// the library that compressed it (libzstd.so.1) is not installed.
+// By the mangled names of kernels. Empty for anything but a cubin, and for a compressed one without
+// libzstd.so.1, which decompresses it.
 std::unordered_map<std::string, Parameters> read_parameters(const Cubin& cubin);
 
 }  // namespace ferro::sim

@@ -11,7 +11,7 @@ namespace {
 constexpr std::uint32_t kWrapperMagic = 0x466243b1;
 constexpr std::uint32_t kFatMagic = 0xba55ed50;
 
-// What nvcc's output registers.
+// The structure that nvcc's output registers.
 struct Wrapper {
   std::uint32_t magic;
   std::uint32_t version;
@@ -47,7 +47,7 @@ constexpr std::uint16_t kBinary = 2;
 constexpr std::uint64_t kOfOneArchitecture = 1 << 20;
 constexpr std::uint64_t kOfOneFamily = 1 << 21;
 
-// Headers lie at multiples of 8 only by custom.
+// Headers need not be aligned.
 template <typename T>
 T read(const void* at) {
   T value;
@@ -108,7 +108,7 @@ std::optional<ImageVersions> choose_cubin(const std::byte* image, int capability
   // The second layout moved the number from the lowest byte to the next.
   const bool second = read<std::uint8_t>(image + kAbiVersionAt) >= 8;
   const int version = static_cast<int>((second ? flags >> 8 : flags) & 0xff);
-  // Whether it is one of an architecture's own features is not looked at.
+  // The flag of architecture-specific code is not checked.
   return version == 0 || runs(version, 0, capability)
              ? std::optional(ImageVersions{version == 0 ? capability : version,
                                            version == 0 ? capability : version})
@@ -128,7 +128,7 @@ std::optional<ImageVersions> choose_ptx(std::string_view text, int capability) {
                                               : std::nullopt;
 }
 
-// Short texts are images too, so the first byte decides whether there are more.
+// An image may be a short text, so further bytes are read only if the first matches.
 template <typename Magic>
 bool begins_with(const void* at, const Magic& magic) {
   return std::memcmp(at, &magic, 1) == 0 && std::memcmp(at, &magic, sizeof magic) == 0;

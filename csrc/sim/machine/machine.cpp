@@ -21,8 +21,8 @@ struct Process {
   std::atomic<bool> forked{false};
 };
 
-// The parent's machine stays as it is: its thread does not exist here, and the parent may be using
-// the memory file that both have mapped.
+// The parent's machine is leaked: its thread does not exist here, and the parent may be using the
+// memory file that both map.
 void after_fork(Process& process) {
   Machine* const inherited = process.machine.release();
   if (inherited == nullptr) return;
@@ -33,7 +33,8 @@ void after_fork(Process& process) {
 Process& process() {
   static Process* const instance = [] {
     auto* created = new Process;
-    // Holding the lock over the fork keeps it from being inherited in the middle of a call.
+    // The lock is held over the fork, so that the child does not inherit a state in the middle of a
+    // call.
     pthread_atfork([] { process().lock.lock(); }, [] { process().lock.unlock(); },
                    [] {
                      after_fork(process());
@@ -49,8 +50,8 @@ struct ThreadSlot {
   ThreadState state;
 };
 
-// Null before the thread's first call and after its objects were destroyed: static destructors of
-// other libraries call the driver then too, and get one that stays.
+// Null before the thread's first call, and after its thread-local objects were destroyed. Static
+// destructors of other libraries still call the driver then, with a new slot that is never freed.
 constinit thread_local ThreadSlot* thread_slot = nullptr;
 
 struct SlotOwner {

@@ -1,8 +1,8 @@
 // The simulated machine: devices, one address space, one scheduler, instruments.
 //
 // There is at most one machine in a process, behind one lock; the driver functions (api_*.cpp) take
-// the lock, work on the machine and release it. Objects whose handles a program holds are owned
-// here, and a handle that is not known is refused.
+// the lock, work on the machine and release it. The machine owns the objects behind all handles of
+// the program, and refuses unknown handles.
 #pragma once
 
 #include "sim/graphs/capture.h"
@@ -41,18 +41,18 @@ struct Device {
   Context context;  // the primary one
 };
 
-// What the driver keeps for each thread.
+// The driver's state of a thread.
 struct ThreadState {
   std::vector<Context*> contexts;
   CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-  // Values that its next small copies to the host deliver, whatever the device has: see
+  // The value that small copies to the host deliver in place of the device's bytes: see
   // ferro_sim_answer.
   std::optional<std::uint64_t> answer;
-  // Operations that it has asked of libraries which say themselves what their results are.
+  // The number of library operations that reported which of their results are known.
   std::uint64_t transfers = 0;
-  // How many operators of a framework it is in, which give kernels their names.
+  // The nesting depth of operators: see ferro_sim_operator.
   int operators = 0;
-  // The end of its last call by the machine's `processor_time`, where that counts.
+  // The end of the last call in `processor_time`, if the machine measures it.
   std::optional<double> last_call_ended;
 };
 
@@ -65,15 +65,16 @@ class Machine {
 
   // The process's machine. `lock()` must be held for everything that follows it.
   static std::mutex& lock();
-  // Runs queued work to its end, then replaces the machine. All handles of the old one are void.
+  // Runs queued work to its end, then replaces the machine. All handles of the old one become
+  // invalid.
   static void start(const MachineConfig& config);
   static void stop();
   // Starts a machine from the environment when there is none.
   static Machine& current();
   // True in a child of fork() whose parent had called cuInit: the driver does not work there. Any
-  // other child has a machine of its own, like its parent's.
+  // other child gets its own machine with the settings of its parent's.
   static bool forked();
-  // What cuInit does to later forks. The first call also removes the devices that
+  // cuInit: later forks do not get a working driver. The first call also removes the devices that
   // CUDA_VISIBLE_DEVICES hides, unless a context is in use already.
   void initialise();
 
@@ -82,9 +83,9 @@ class Machine {
   int device_count() const { return static_cast<int>(devices_.size()); }
   Device& device(int index) { return *devices_[static_cast<std::size_t>(index)]; }
   const Device& device(int index) const { return *devices_[static_cast<std::size_t>(index)]; }
-  // The device of a card; none: the process does not see it.
+  // The device of a card; none if the process does not see the card.
   std::optional<int> device_of(int card) const;
-  // Null: no other process takes memory of the devices.
+  // Null if no other process shares the devices' memory.
   SharedCapacity* sharing() { return sharing_.get(); }
   AddressSpace& space() { return space_; }
   const AddressSpace& space() const { return space_; }
@@ -95,7 +96,7 @@ class Machine {
   Counters& counters() { return counters_; }
   FaultPlan& faults() { return faults_; }
 
-  // What a machine needs to be like this one and to share its cards.
+  // The settings of a machine that equals this one and shares its cards.
   MachineConfig settings() const;
 
   // This thread's state; fresh for every machine.
@@ -111,7 +112,7 @@ class Machine {
   }
   std::shared_ptr<Event> find_event(CUevent handle);
   Context* find_context(CUcontext handle);
-  // Also child graphs, the bodies of conditional nodes, and what is being captured.
+  // Finds also child graphs, bodies of conditional nodes, and graphs of running captures.
   Graph* find_graph(CUgraph handle);
   GraphNode* find_node(CUgraphNode handle);
   std::shared_ptr<GraphExec> find_exec(CUgraphExec handle);
@@ -124,7 +125,7 @@ class Machine {
   std::unordered_map<Graph*, std::shared_ptr<Graph>>& graphs() { return graphs_; }
   std::unordered_map<GraphExec*, std::shared_ptr<GraphExec>>& execs() { return execs_; }
   unsigned long long next_id() { return next_id_++; }
-  // Of captures: one after the other, as a driver numbers them.
+  // Identifiers of captures are consecutive, as those of a driver.
   unsigned long long next_capture_id() { return next_capture_id_++; }
   // Memory of other processes that cuIpcOpenMemHandle mapped, by address.
   struct OpenedMemory {
@@ -134,21 +135,21 @@ class Machine {
   };
   std::map<CUdeviceptr, OpenedMemory>& opened_memory() { return opened_memory_; }
 
-  // Copies to the host that took bytes which nothing computed.
+  // The number of copies of unknown bytes to the host.
   void count_unknown_read() { ++unknown_reads_; }
   std::uint64_t unknown_reads() const { return unknown_reads_; }
   // Names of kernels that were launched outside of operators, in the order of their first launches;
-  // no more than a hundred.
+  // at most a hundred.
   void note_kernel(const std::string& name);
   const std::vector<std::string>& kernels() const { return kernels_; }
 
-  // Reserved, mapped, live and pending, as one JSON object. `ranges`: also every mapped range.
+  // The state of the machine as one JSON object, with `ranges` also every mapped range.
   std::string report(bool ranges) const;
 
  private:
-  // The first one, with those within nodes, that is wanted; null if there is none.
+  // The first wanted graph, including those within nodes; null if there is none.
   Graph* find_graph_if(const std::function<bool(const Graph&)>& is_wanted);
-  // The devices of the process are these cards from now on.
+  // Makes these cards the devices of the process.
   void show(const std::vector<int>& cards);
 
   const MachineConfig config_;

@@ -6,7 +6,8 @@
 namespace ferro::sim {
 namespace {
 
-// By the mangled name; 0 for every other kernel.
+// The size of the constant that a fill kernel writes, by its mangled name; 0 for every other
+// kernel.
 std::size_t constant_bytes(std::string_view kernel) {
   constexpr std::string_view kFunctor = "11FillFunctorI";
   const std::size_t at = kernel.find(kFunctor);
@@ -84,7 +85,7 @@ Function* Modules::function(Module& module, const std::string& name) {
 
 const Parameters& Modules::parameters_of(const Function& function) {
   static const Parameters kNone;
-  // cublas_lt/blas_operation.cpp has what these are.
+  // cublas_lt/blas_operation.cpp passes these.
   static const Parameters kOfProduct = [] {
     Parameters parameters{{0, sizeof(Product)}};
     for (std::size_t at = sizeof(Product), i = 0; i < kProductPointers; ++i, at += sizeof(void*)) {

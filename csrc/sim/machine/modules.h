@@ -1,4 +1,4 @@
-// Modules, libraries and functions: names, and for which architecture their code is.
+// Modules, libraries and functions: their names, and the architectures of their code.
 //
 // Guarded by the machine's lock. A function is one object per (module, name), so that programs that
 // compare handles find them equal.
@@ -29,7 +29,7 @@ struct Function {
 
 struct Module {
   ImageVersions versions;
-  const void* unread = nullptr;  // an image that stays, until somebody asks for its parameters
+  const void* unread = nullptr;  // a permanent image whose parameters were not read yet
   std::unordered_map<std::string, Parameters> parameters;  // by kernel
   std::map<std::string, std::unique_ptr<Function>> functions;
   std::map<std::string, CUdeviceptr> globals;
@@ -42,19 +42,20 @@ class Modules {
   bool unload(Module* module);
   Module* find(const void* handle) const;
   Function* function(Module& module, const std::string& name);
-  // Null for a handle that no module gave out.
+  // Null for an unknown handle.
   Function* find_function(const void* handle) const;
-  // Empty where they are not known. The first question about a module of nvcc's reads its code.
+  // Empty if they are unknown. The first call for a module that nvcc's output registered reads its
+  // code.
   const Parameters& parameters_of(const Function& function);
-  // Is it a stand-in of a matrix product, `kProductKernel`? Its first argument is a `Product`.
+  // Is it the stand-in for a matrix product, `kProductKernel`? Its first argument is a `Product`.
   bool is_product(const void* function) const { return products_.contains(function); }
-  // Of a kernel of PyTorch that writes one constant everywhere, the bytes of that, else 0. Its
-  // arguments are the number of elements, the constant and the address.
+  // The size of the constant that a fill kernel of PyTorch writes, or 0 for other kernels. A fill
+  // kernel's arguments are the number of elements, the constant and the address.
   std::size_t constant_bytes_of(const void* function) const {
     const auto found = constant_bytes_.find(function);
     return found == constant_bytes_.end() ? 0 : found->second;
   }
-  // What a thread of that function takes, by its name: see `thread_bytes`.
+  // The bytes that a thread of the function reads and writes, by its name: see `thread_bytes`.
   double bytes_of_thread(const void* function) const {
     const auto found = bytes_of_thread_.find(function);
     return found == bytes_of_thread_.end() ? kThreadBytes : found->second;
@@ -66,7 +67,7 @@ class Modules {
   std::unordered_map<const void*, Function*> functions_;  // of all modules
   std::unordered_set<const void*> products_;
   std::unordered_map<const void*, std::size_t> constant_bytes_;
-  std::unordered_map<const void*, double> bytes_of_thread_;  // those that differ
+  std::unordered_map<const void*, double> bytes_of_thread_;  // other than kThreadBytes
 };
 
 }  // namespace ferro::sim

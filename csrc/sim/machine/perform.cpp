@@ -11,7 +11,7 @@ namespace {
 // One side of a copied row: pieces of device memory, or host bytes.
 class Side {
  public:
-  // False: an illegal address.
+  // False for an illegal address.
   bool open(const Machine& machine, std::uintptr_t at, std::size_t bytes, Accessor by, bool write,
             bool on_device) {
     segments_.clear();
@@ -117,7 +117,7 @@ void fill_host(std::byte* to, const Fill& fill) {
 bool do_fill(Machine& machine, const Fill& fill, int device) {
   Side to;
   const std::size_t bytes = fill.width * fill.element;
-  // Device memory, whose addresses may be gone since, but for page-locked memory.
+  // Everything but page-locked memory is device memory, which may have been released since.
   const bool on_device = !machine.host().find(reinterpret_cast<const void*>(fill.to)).has_value();
   for (std::size_t row = 0; row < fill.height; ++row) {
     if (!to.open(machine, fill.to + row * fill.pitch, bytes, {device}, true, on_device)) {

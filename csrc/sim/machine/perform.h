@@ -15,7 +15,7 @@ class Machine;
 // sticky error of the device's context.
 void perform(Machine& machine, const Work& work, int device);
 
-// Whether `device` may access all device memory that the work touches now.
+// Whether `device` may now access all device memory that the work touches.
 bool is_accessible(const Machine& machine, const Work& work, int device);
 // Whether the work may be queued or recorded now. A recorded fill is not checked.
 CUresult validate(const Machine& machine, const Work& work, int device, bool recorded);

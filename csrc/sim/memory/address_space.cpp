@@ -27,7 +27,7 @@ void* host_address(CUdeviceptr at) { return reinterpret_cast<void*>(at); }
 bool take(CUdeviceptr at, std::size_t bytes) {
   void* const wanted = host_address(at);
   void* const memory = mmap(wanted, bytes, PROT_NONE, kFlags | MAP_FIXED_NOREPLACE, -1, 0);
-  // Kernels before 4.17 take the address for a hint.
+  // Kernels before 4.17 treat the address as a hint.
   if (memory != wanted && memory != MAP_FAILED) {
     munmap(memory, bytes);
   }
@@ -36,8 +36,9 @@ bool take(CUdeviceptr at, std::size_t bytes) {
 
 bool unmap_host(CUdeviceptr at, std::size_t bytes) { return munmap(host_address(at), bytes) == 0; }
 
-// Where the kernel likes, which is below the last such range: neighbours become one entry of the
-// process's map, and multiples of an alignment stay aligned without a gap.
+// The kernel chooses the address, directly below its previous choice. So neighbours share one entry
+// of the process's map, and ranges whose sizes are multiples of an alignment stay aligned without
+// gaps.
 std::optional<CUdeviceptr> take_anywhere(std::size_t bytes, std::size_t alignment) {
   for (const std::size_t slack : {std::size_t{0}, alignment}) {
     if (bytes + slack < bytes) {
@@ -64,7 +65,7 @@ std::optional<CUdeviceptr> take_anywhere(std::size_t bytes, std::size_t alignmen
   return std::nullopt;
 }
 
-// The part of a range that lies in the fixed one.
+// The part of a range that lies in the fixed range.
 std::pair<CUdeviceptr, std::size_t> fixed_part(CUdeviceptr base, std::size_t bytes) {
   const CUdeviceptr begin = std::clamp(base, kFirstAddress, kEndAddress);
   const CUdeviceptr end = std::clamp<CUdeviceptr>(base + bytes, kFirstAddress, kEndAddress);

@@ -1,14 +1,14 @@
 // The page table: reserved addresses, physical pages (one handle each) and mappings.
 //
-// Device addresses are inaccessible reservations of the process. So they never equal a host
+// Device addresses are inaccessible reservations of the process. So no device address equals a host
 // address, a host program that dereferences one faults as on a GPU, and host and devices share the
-// addresses of the process. A reservation needs no page table; adjacent ones share an entry of the
-// process's map, of which the kernel allows 65,530. Accesses are translated to physical memory; two
-// addresses of one handle are true aliases. Not thread-safe; the machine's lock guards it. Every
-// function that fails has changed nothing. Reserving, freeing, mapping and finding are O(log n).
+// address space of the process. A reservation needs no page table; adjacent ones share an entry of
+// the process's map, which the kernel limits to 65,530 entries. Accesses are translated to physical
+// memory; two addresses of one handle are true aliases. Not thread-safe; the machine's lock guards
+// it. A function that fails changes nothing. Reserving, freeing, mapping and finding are O(log n).
 // Invariants: mappings do not overlap and lie in reserved addresses; reserved_bytes() = sum of the
-// reservations <= limit; physical memory of a handle is free again exactly when it has neither an
-// owner nor a mapping.
+// reservations <= limit; the physical memory of a handle is free exactly when the handle has
+// neither an owner nor a mapping.
 #pragma once
 
 #include "ferro/base/bytes.h"
@@ -36,7 +36,7 @@ class Pages {
  public:
   Pages(PhysicalMemory& memory, int device, std::size_t offset, std::size_t bytes)
       : own_memory_(&memory), device_(device), own_offset_(offset), bytes_(bytes) {}
-  // Pages of another process. They count there, not on a device of this machine.
+  // Pages of another process, which count there and not on a device of this machine.
   Pages(SharedFile file, int device, bool backed)
       : device_(device), bytes_(file.bytes()), file_(std::move(file)) {
     shared_ = PhysicalMemory::shared(file_->descriptor(), bytes_, backed);
@@ -55,8 +55,8 @@ class Pages {
   std::size_t bytes() const { return bytes_; }
   bool imported() const { return own_memory_ == nullptr; }
 
-  // Moves the bytes into a file of their own, the first time. Null when the process is out of file
-  // descriptors; then nothing changed.
+  // The first call moves the bytes into a separate file. Null, with nothing changed, when the
+  // process is out of file descriptors.
   const SharedFile* share(int card, bool backed);
 
   CUmemGenericAllocationHandle id = 0;
@@ -91,8 +91,8 @@ struct Segment {
   std::size_t bytes = 0;
 };
 
-// The device that accesses memory. Copies between devices stage memory that their device may not
-// access through its owner; other work finds only cuMemAlloc's memory that way.
+// The device that accesses memory. A copy between devices reaches memory that its device may not
+// access through the owner of the memory. Other work reaches only cuMemAlloc's memory that way.
 struct Accessor {
   int device = 0;
   bool through_owner = false;
@@ -100,24 +100,23 @@ struct Accessor {
 
 class AddressSpace {
  public:
-  // `limit`: the most bytes that may be reserved. The kernel refuses earlier when the host has
-  // mapped the rest.
+  // `limit`: the most bytes that may be reserved. The kernel refuses earlier if the host has mapped
+  // the remaining addresses.
   explicit AddressSpace(std::size_t limit = kProcessAddressBytes);
   ~AddressSpace();
   AddressSpace(const AddressSpace&) = delete;
   AddressSpace& operator=(const AddressSpace&) = delete;
 
-  // Forgets all mappings and handles, before the physical memory behind them goes.
+  // Removes all mappings and handles, before the physical memory behind them is destroyed.
   void clear();
 
   // Addresses. `bytes` is a positive multiple of the granularity, `alignment` 0 or a power of two.
-  // `hint` is taken when it is free, else the best fit in a fixed range, so that the same calls
-  // give the same addresses in every run; any free address when that range is full. None when there
-  // are no addresses left.
+  // Uses `hint` if it is free, else the best fit in a fixed range, so that the same calls return
+  // the same addresses in every run; else any free address. None when no addresses are left.
   std::optional<CUdeviceptr> reserve(std::size_t bytes, std::size_t alignment,
                                      CUdeviceptr hint = 0);
   // INVALID_VALUE unless exactly this range was reserved and nothing is mapped in it; OUT_OF_MEMORY
-  // when the process's map has no entry left for the hole.
+  // when the process's map has no entry left for the new hole.
   CUresult unreserve(CUdeviceptr base, std::size_t bytes);
   std::size_t reserved_bytes() const { return reserved_bytes_; }
 
@@ -126,7 +125,7 @@ class AddressSpace {
   // Gives pages of another process a handle.
   void adopt(const std::shared_ptr<Pages>& pages);
   std::shared_ptr<Pages> find_pages(CUmemGenericAllocationHandle id) const;
-  // Takes away one owner.
+  // Removes one owner.
   CUresult release(CUmemGenericAllocationHandle id);
   // Adds an owner to the pages mapped at an address; null when there are none.
   std::shared_ptr<Pages> retain(CUdeviceptr at);
@@ -134,7 +133,7 @@ class AddressSpace {
   // Mappings.
   CUresult map(CUdeviceptr at, std::size_t bytes, std::size_t offset,
                CUmemGenericAllocationHandle id);
-  // Maps pages that have no handle, with access for `access`.
+  // Maps pages without a handle, with these access rights for each device.
   void map_plain(CUdeviceptr at, std::shared_ptr<Pages> pages,
                  const std::array<Access, kMaxDevices>& access);
   // Both take whole mappings; gaps between them are ignored, and unmapping may find nothing.
@@ -174,7 +173,7 @@ class AddressSpace {
 
   const std::size_t limit_;
   std::size_t reserved_bytes_ = 0;
-  // Of the fixed range, what is not reserved. The host may have mapped some of it.
+  // The unreserved parts of the fixed range. The host may have mapped some of them.
   FreeRanges gaps_;
   Reservations reservations_;
   Mappings mappings_;

@@ -97,7 +97,7 @@ bool Allocations::free(CUdeviceptr at) {
     release_pages(block.chunk, kGranularity);
     return true;
   }
-  // Neighbours merge within a chunk only, because chunks leave one by one.
+  // Neighbours merge only within a chunk, because chunks are released one by one.
   auto range = free_.emplace(at, block.rounded).first;
   const auto next = std::next(range);
   if (next != free_.end() && next->first == at + block.rounded && next->first < chunk_end) {

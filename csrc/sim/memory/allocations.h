@@ -1,8 +1,9 @@
-// Memory that cuMemAlloc hands out on one device.
+// The memory of cuMemAlloc on one device.
 //
 // Sizes up to 1 MiB are cut at 512 bytes from chunks of 2 MiB, larger ones are rounded up to 2 MiB,
-// as the driver does. Not thread-safe; the machine's lock guards it. Invariant: a chunk is given
-// back when nothing in it lives, so device memory taken = 2 MiB x chunks + sum of large sizes.
+// as the driver does. Not thread-safe; the machine's lock guards it. Invariant: a chunk is released
+// when no allocation in it is live, so the device memory taken = 2 MiB x chunks + sum of large
+// sizes.
 #pragma once
 
 #include "sim/memory/address_space.h"
@@ -20,7 +21,7 @@ class Allocations {
 
   // None when the device is full.
   std::optional<CUdeviceptr> allocate(std::size_t bytes);
-  // False: no allocation begins there.
+  // False if no allocation begins there.
   bool free(CUdeviceptr at);
 
   struct Range {
@@ -30,7 +31,7 @@ class Allocations {
   // The allocation that contains an address.
   std::optional<Range> find(CUdeviceptr at) const;
   std::size_t count() const { return live_.size(); }
-  // Sum of the live allocations as they were asked for, and its highest value.
+  // The sum of the requested sizes of live allocations, and its highest value.
   std::size_t bytes() const { return bytes_; }
   std::size_t peak_bytes() const { return peak_bytes_; }
 
@@ -39,7 +40,7 @@ class Allocations {
 
  private:
   struct Block {
-    std::size_t bytes = 0;    // asked for
+    std::size_t bytes = 0;    // requested
     std::size_t rounded = 0;  // taken
     CUdeviceptr chunk = 0;    // 0 for a large allocation
   };

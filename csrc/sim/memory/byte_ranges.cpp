@@ -6,7 +6,7 @@
 
 namespace ferro::sim {
 
-ByteRanges::Ends::const_iterator ByteRanges::first_behind(std::uint64_t begin) const {
+ByteRanges::Ends::const_iterator ByteRanges::first_ending_after(std::uint64_t begin) const {
   auto at = ends_.upper_bound(begin);
   if (at != ends_.begin() && std::prev(at)->second > begin) {
     --at;
@@ -39,7 +39,7 @@ void ByteRanges::remove(std::uint64_t begin, std::size_t bytes) {
     return;
   }
   const std::uint64_t end = begin + bytes;
-  auto at = first_behind(begin);
+  auto at = first_ending_after(begin);
   while (at != ends_.end() && at->first < end) {
     const auto [first, last] = *at;
     at = ends_.erase(at);
@@ -54,7 +54,7 @@ void ByteRanges::remove(std::uint64_t begin, std::size_t bytes) {
 }
 
 bool ByteRanges::overlaps(std::uint64_t begin, std::size_t bytes) const {
-  const auto at = first_behind(begin);
+  const auto at = first_ending_after(begin);
   return at != ends_.end() && at->first < begin + bytes && bytes > 0;
 }
 

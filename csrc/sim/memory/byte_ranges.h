@@ -1,4 +1,4 @@
-// A set of bytes, as ranges: which offsets hold values that nothing computed.
+// A set of bytes, as ranges: the offsets of unknown bytes, which differ from those of a GPU.
 //
 // Not thread-safe. Everything is O(log n + k) in the number of ranges n, of which k are touched.
 // Invariant: ranges are not empty and neither overlap nor touch.
@@ -17,14 +17,15 @@ class ByteRanges {
   void remove(std::uint64_t begin, std::size_t bytes);
   // Is any byte of the range in the set?
   bool overlaps(std::uint64_t begin, std::size_t bytes) const;
-  // Makes [to, to + bytes) of this set what [from, from + bytes) is of `source`, which may be this.
+  // Makes [to, to + bytes) of this set equal to [from, from + bytes) of `source`, which may be this
+  // set.
   void copy(std::uint64_t to, const ByteRanges& source, std::uint64_t from, std::size_t bytes);
 
   // Calls `visit(begin, bytes)` for each part of the range that is in the set, in order.
   template <typename Visit>
   void for_each_within(std::uint64_t begin, std::size_t bytes, const Visit& visit) const {
     const std::uint64_t end = begin + bytes;
-    for (auto at = first_behind(begin); at != ends_.end() && at->first < end; ++at) {
+    for (auto at = first_ending_after(begin); at != ends_.end() && at->first < end; ++at) {
       const std::uint64_t from = std::max(at->first, begin);
       visit(from, static_cast<std::size_t>(std::min(at->second, end) - from));
     }
@@ -34,8 +35,8 @@ class ByteRanges {
 
  private:
   using Ends = std::map<std::uint64_t, std::uint64_t>;
-  // The first range that ends behind `begin`.
-  Ends::const_iterator first_behind(std::uint64_t begin) const;
+  // The first range that ends after `begin`.
+  Ends::const_iterator first_ending_after(std::uint64_t begin) const;
 
   Ends ends_;  // by begin
 };

@@ -1,5 +1,5 @@
-/* Bytes that parts of memory hold by reference, in C: computed when they are read first, and never
- * changed.
+/* Bytes that parts of memory hold by reference, in C: computed at the first read, and then
+ * constant.
  *
  * Guarded by the machine's lock. Code that makes contents derives a structure from this one. It holds
  * a reference, and so does each part of memory with the contents. */
@@ -26,7 +26,7 @@ struct ferro_sim_contents {
   uint64_t references;
 };
 
-/* Some bytes of contents, from an offset on. Null contents: zeros. */
+/* Some bytes of contents, from an offset on; null contents mean zeros. */
 struct ferro_sim_piece {
   struct ferro_sim_contents* contents;
   size_t offset;

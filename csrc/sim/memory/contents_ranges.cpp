@@ -29,7 +29,8 @@ ContentsRef copy_bytes(const void* source, std::size_t bytes) {
   return ContentsRef(contents);
 }
 
-ContentsRanges::Ranges::const_iterator ContentsRanges::first_behind(std::uint64_t begin) const {
+ContentsRanges::Ranges::const_iterator ContentsRanges::first_ending_after(
+    std::uint64_t begin) const {
   auto at = ranges_.upper_bound(begin);
   if (at != ranges_.begin() && std::prev(at)->second.end > begin) {
     --at;
@@ -63,7 +64,7 @@ void ContentsRanges::remove(std::uint64_t begin, std::size_t bytes) {
   }
   while (at != ranges_.end() && at->first < end) {
     const std::uint64_t first = at->first;
-    // Kept until the ranges are consistent again.
+    // Kept until the ranges are consistent again: a destructor may run.
     Range old = std::move(at->second);
     at = ranges_.erase(at);
     if (first < begin) {

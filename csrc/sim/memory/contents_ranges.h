@@ -1,4 +1,5 @@
-// Parts of memory that hold contents by reference (`contents.h`), and such contents of plain bytes.
+// The parts of memory that hold contents by reference (`contents.h`), and contents made of plain
+// bytes.
 //
 // Not thread-safe. Everything is O(log n + k) in the number of ranges n, of which k are touched.
 // Invariants: ranges are not empty and do not overlap; each holds one reference.
@@ -14,7 +15,7 @@
 
 namespace ferro::sim {
 
-// One reference to contents, or to none: zeros.
+// One reference to contents; without contents it stands for zeros.
 class ContentsRef {
  public:
   ContentsRef() = default;
@@ -36,7 +37,7 @@ class ContentsRef {
   }
 
   ferro_sim_contents* get() const { return contents_; }
-  // Gives the reference to the caller.
+  // Passes the reference to the caller.
   ferro_sim_contents* release() { return std::exchange(contents_, nullptr); }
   bool is_zeros() const { return contents_ == nullptr; }
   // Computes the bytes. Null if they cannot be computed, and for zeros.
@@ -61,7 +62,8 @@ class ContentsRanges {
 
   bool empty() const { return ranges_.empty(); }
   std::size_t count() const { return ranges_.size(); }
-  // Replaces what the range held. Joins a range before it that ends in the same contents' bytes.
+  // Replaces the contents of the range. Merges with the range before it if the bytes are contiguous
+  // in the same contents.
   void set(std::uint64_t begin, std::size_t bytes, ContentsRef contents, std::size_t offset);
   void remove(std::uint64_t begin, std::size_t bytes);
 
@@ -72,7 +74,7 @@ class ContentsRanges {
                      const Plain& plain) const {
     const std::uint64_t end = begin + bytes;
     std::uint64_t done = begin;
-    for (auto at = first_behind(begin); at != ranges_.end() && at->first < end; ++at) {
+    for (auto at = first_ending_after(begin); at != ranges_.end() && at->first < end; ++at) {
       const std::uint64_t from = std::max(at->first, begin);
       if (from > done) {
         plain(done, static_cast<std::size_t>(from - done));
@@ -88,8 +90,8 @@ class ContentsRanges {
 
  private:
   using Ranges = std::map<std::uint64_t, Range>;
-  // The first range that ends behind `begin`.
-  Ranges::const_iterator first_behind(std::uint64_t begin) const;
+  // The first range that ends after `begin`.
+  Ranges::const_iterator first_ending_after(std::uint64_t begin) const;
 
   Ranges ranges_;  // by begin
 };

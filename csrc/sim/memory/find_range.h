@@ -1,12 +1,12 @@
-// Which of many ranges an address lies in.
+// Finds the range that contains an address.
 #pragma once
 
 #include <iterator>
 
 namespace ferro::sim {
 
-// The entry of `ranges`, a map from the begin of ranges that do not overlap, in whose `bytes_of`
-// bytes `at` lies; the end of the map when there is none.
+// The entry of `ranges` that contains `at`, or the end of the map. `ranges` maps the begins of
+// ranges that do not overlap; `bytes_of` gives the size of one.
 template <typename Ranges, typename BytesOf>
 auto find_range(const Ranges& ranges, typename Ranges::key_type at, const BytesOf& bytes_of) {
   const auto next = ranges.upper_bound(at);

@@ -1,4 +1,4 @@
-// Host memory that the driver knows: page-locked allocations, registered ranges, managed memory.
+// Host memory that the driver manages: page-locked allocations, registered ranges, managed memory.
 //
 // Not thread-safe; the machine's lock guards it. All other host memory is pageable.
 #pragma once
@@ -18,7 +18,7 @@ class HostMemory {
     std::size_t bytes = 0;
     Kind kind = Kind::kAllocated;
     unsigned flags = 0;
-    int device = 0;  // current when it was allocated
+    int device = 0;  // the current one at the allocation
   };
 
   HostMemory() = default;
@@ -28,9 +28,9 @@ class HostMemory {
 
   // Zeroed memory; null when the host has none.
   void* allocate(std::size_t bytes, Kind kind, unsigned flags, int device);
-  // False: no allocation of this kind begins there.
+  // False if no allocation of this kind begins there.
   bool free(const void* at, Kind kind);
-  // False: a part of the range is known already.
+  // False if a part of the range is known already.
   bool register_range(void* at, std::size_t bytes, unsigned flags, int device);
   bool unregister_range(const void* at);
 

@@ -19,7 +19,7 @@ constexpr std::size_t kHostPage = 4 * kKiB;
 constexpr std::size_t kChunk = 2 * kMiB;
 constexpr std::size_t kWindow = kGiB;
 constexpr std::size_t kSlotsPerWindow = kWindow / kChunk;
-// Smaller ranges are cleared by writing zeros, which is cheaper than giving pages back.
+// Smaller ranges are cleared by writing zeros, which is cheaper than returning pages.
 constexpr std::size_t kClearByPages = 64 * kKiB;
 // Smaller pieces of the file are copied each time they are taken.
 constexpr std::size_t kHeldBytes = 4 * kKiB;
@@ -293,7 +293,7 @@ void PhysicalMemory::fill(std::size_t offset, std::uint64_t value, std::size_t w
     for (std::size_t i = 0; i < done; ++i) {
       to[i] = element[(at - offset + i) % width];
     }
-    // What is there already twice over: whole elements each time.
+    // Doubles the written bytes, which are whole elements each time.
     while (done < piece) {
       const std::size_t more = std::min(done, piece - done);
       std::memcpy(to + done, to, more);

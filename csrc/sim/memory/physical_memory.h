@@ -3,13 +3,13 @@
 //
 // Offsets are contiguous, and exceed the capacity, so that fragmentation never fails an allocation
 // that the capacity allows. Only chunks of 2 MiB to which nonzero bytes were written take host
-// memory. They lie anywhere in the file, which is mapped GiB by GiB as it grows, because host
-// addresses are shared with the devices. Not thread-safe; the machine's lock guards it. Bytes are
-// unknown from a `forget` until the next write; a copy of them is unknown too. Parts hold contents by
-// reference, which are computed when they are read; whatever lies in the file there has no meaning.
-// Invariants:
-// allocated() = sum of the sizes of all handed-out ranges + overhead <= capacity(), of all
-// processes that share the device; the bytes of a chunk without a place in the file are zero.
+// memory. They lie anywhere in the file. It is mapped GiB by GiB as it grows, because host and
+// devices share the addresses of the process. Not thread-safe; the machine's lock guards it. Bytes
+// are unknown from a `forget` until the next write; a copy of them is unknown too. Parts may hold
+// contents by reference, which are computed when they are read; the bytes of the file behind these
+// parts are meaningless. Invariants: allocated() = sum of the sizes of all allocated ranges +
+// overhead <= capacity(), over all processes that share the device; the bytes of a chunk without a
+// place in the file are zero.
 #pragma once
 
 #include "sim/memory/byte_ranges.h"
@@ -33,18 +33,18 @@ class PhysicalMemory {
   // `sharing`, which must outlive it, other processes share the capacity of this device.
   PhysicalMemory(std::size_t capacity, bool backed, SharedCapacity* sharing = nullptr,
                  int device = 0);
-  // The first `bytes` of a file that other processes may write to, all of them handed out. The file
-  // stays the caller's.
+  // The first `bytes` of a file that other processes may write to, all of them allocated. The
+  // caller keeps the file.
   static std::unique_ptr<PhysicalMemory> shared(int file, std::size_t bytes, bool backed);
   ~PhysicalMemory();
   PhysicalMemory(const PhysicalMemory&) = delete;
   PhysicalMemory& operator=(const PhysicalMemory&) = delete;
 
   std::size_t capacity() const { return capacity_; }
-  // Of all processes that share the device; its maximum.
+  // Allocated bytes over all processes that share the device, and their maximum.
   std::size_t allocated() const { return sharing_ ? sharing_->allocated(device_) : allocated_; }
   std::size_t peak() const { return sharing_ ? sharing_->peak(device_) : peak_; }
-  // Of this process.
+  // Allocated bytes of this process.
   std::size_t own_allocated() const { return allocated_; }
   // Takes or returns `bytes` of the capacity, without an offset.
   void take_overhead(std::size_t bytes);
@@ -54,8 +54,8 @@ class PhysicalMemory {
   std::optional<std::size_t> allocate(std::size_t bytes);
   // Returns the range and forgets its contents.
   void free(std::size_t offset, std::size_t bytes);
-  // Forgets the contents of a range that stays allocated: its bytes are zero. Parts of chunks keep
-  // their host memory, because returning it takes longer than most operators.
+  // Zeros a range that stays allocated. Parts of chunks keep their host memory, because returning
+  // it takes longer than most operators.
   void discard(std::size_t offset, std::size_t bytes);
 
   void read(std::size_t offset, void* destination, std::size_t bytes) const;
@@ -63,25 +63,26 @@ class PhysicalMemory {
   // Repeats the low `width` (1, 2, 4 or 8) bytes of `value`; `bytes` is a multiple of `width`.
   void fill(std::size_t offset, std::uint64_t value, std::size_t width, std::size_t bytes);
   void copy(std::size_t to, const PhysicalMemory& source, std::size_t from, std::size_t bytes);
-  // The same onto bytes that are zero: only host pages of the source that were written to are read
-  // and copied, because a page takes longer to make than to copy.
+  // Copies onto bytes that are zero. Reads and copies only written host pages of the source,
+  // because creating a page takes longer than copying it.
   void copy_onto_zeros(std::size_t to, const PhysicalMemory& source, std::size_t from,
                        std::size_t bytes);
 
-  // Marks the bytes of a range as different from those of a GPU. Does not change them.
+  // Marks the bytes of a range as unknown, without changing them.
   void forget(std::size_t offset, std::size_t bytes) { unknown_.add(offset, bytes); }
   bool is_known(std::size_t offset, std::size_t bytes) const {
     return !unknown_.overlaps(offset, bytes);
   }
   const ByteRanges& unknown() const { return unknown_; }
 
-  // The range holds these bytes of the contents, from `at` on, and is known. Shared memory and memory
-  // without bytes compute or drop them now.
+  // Makes the range hold these bytes of the contents, from `at` on, and known. Shared memory
+  // computes the bytes now; unbacked memory drops them.
   void hold(std::size_t offset, std::size_t bytes, const ContentsRef& contents, std::size_t at);
-  // Computes what the range holds. Contents that cannot be computed become unknown zeros.
+  // Computes the contents of the range. Contents that cannot be computed become unknown zeros.
   void compute(std::size_t offset, std::size_t bytes);
-  // Appends the pieces behind the range, each with a reference for the caller. Bytes that lie in the
-  // file become contents; from then on larger writes do at once, because they are taken again.
+  // Appends the pieces behind the range, each with a reference for the caller. Bytes that lie in
+  // the file become contents. After that, large writes become contents at once, because they are
+  // likely to be taken again.
   void take_pieces(std::size_t offset, std::size_t bytes, std::vector<ferro_sim_piece>& pieces);
   // Parts that hold contents.
   std::size_t held_parts() const { return contents_.count(); }
@@ -107,27 +108,27 @@ class PhysicalMemory {
   // zeros.
   template <typename Visit>
   void for_each_written(std::size_t offset, std::size_t bytes, const Visit& visit) const;
-  // The bytes of a piece, which get a place in the file.
+  // The bytes of a piece. Gives its chunk a place in the file.
   std::byte* open(std::size_t offset);
   std::byte* place(std::size_t slot) const;
   std::size_t take_slot();
   // Zeros the range, and returns whole host pages.
   void clear(std::size_t offset, std::size_t bytes);
-  // The same for the file alone: what becomes known or is held is the caller's.
+  // Zeros only the bytes in the file; the caller updates the contents and the unknown bytes.
   void clear_file(std::size_t offset, std::size_t bytes);
   void clear_piece(std::size_t offset, std::size_t bytes);
 
   const std::size_t capacity_;
   SharedCapacity* const sharing_ = nullptr;
-  const int device_ = 0;  // there
+  const int device_ = 0;  // in `sharing_`
   std::size_t allocated_ = 0;
   std::size_t peak_ = 0;
   const bool backed_;  // by a file of its own
   int file_ = -1;      // from the first write on
-  // The whole file of another owner; else null.
+  // The whole file of another owner, mapped; else null.
   std::byte* shared_ = nullptr;
   std::vector<std::byte*> windows_;  // the file, mapped
-  // Where a chunk is in the file, in chunks.
+  // The places of chunks in the file, in chunks.
   std::unordered_map<std::size_t, std::size_t> slots_;
   std::vector<std::size_t> free_slots_;
   FreeRanges free_;     // of the offsets

@@ -18,8 +18,9 @@ namespace {
 constexpr char kCardsMagic[16] = "ferro_sim_cards";
 constexpr std::size_t kMaxProcesses = 1024;
 
-// A lock of the process on one byte of the file. Such locks go with the process, are not inherited
-// by a fork, and are lost when the process closes any descriptor of the file: it has one.
+// A lock of the process on one byte of the file. The kernel releases such locks when the process
+// ends, or closes any descriptor of the file, of which it has only one. A fork does not inherit
+// them.
 bool lock_byte(int descriptor, std::size_t byte, short type, int command) {
   struct flock lock = {};
   lock.l_type = type;
@@ -33,7 +34,7 @@ bool lock_byte(int descriptor, std::size_t byte, short type, int command) {
   return result == 0 && (command != F_GETLK || lock.l_type != F_UNLCK);
 }
 
-// Byte 0 is for steps, those behind it are for entries.
+// Byte 0 is the lock of the whole file; the bytes after it are those of the entries.
 std::size_t byte_of(std::size_t entry) { return 1 + entry; }
 
 }  // namespace
@@ -46,7 +47,7 @@ struct SharedCapacity::File {
   };
 
   char magic[16];
-  std::uint64_t entries_used;  // all behind them are free
+  std::uint64_t entries_used;  // all entries after these are free
   std::array<std::uint64_t, kMaxDevices> peak;
   std::array<Entry, kMaxProcesses> entries;
 };
@@ -103,8 +104,8 @@ std::unique_ptr<SharedCapacity> SharedCapacity::join(int descriptor) {
   auto* const file = static_cast<File*>(mapped);
   std::unique_ptr<SharedCapacity> joined(new SharedCapacity(descriptor, file));
   joined->entry_ = kMaxProcesses;
-  const Locked step(descriptor);
-  joined->forget_gone();
+  const Locked locked(descriptor);
+  joined->clear_ended();
   const auto free = std::find_if(file->entries.begin(), file->entries.end(),
                                  [](const File::Entry& entry) { return entry.process == 0; });
   const auto entry = static_cast<std::size_t>(free - file->entries.begin());
@@ -119,7 +120,7 @@ std::unique_ptr<SharedCapacity> SharedCapacity::join(int descriptor) {
 
 SharedCapacity::~SharedCapacity() {
   if (entry_ < kMaxProcesses) {
-    const Locked step(descriptor_);
+    const Locked locked(descriptor_);
     file_->entries[entry_] = File::Entry{};
   }
   munmap(file_, sizeof(File));
@@ -130,7 +131,7 @@ std::string SharedCapacity::path() const {
   return "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(descriptor_);
 }
 
-void SharedCapacity::forget_gone() {
+void SharedCapacity::clear_ended() {
   for (std::size_t i = 0; i < file_->entries_used; ++i) {
     File::Entry& entry = file_->entries[i];
     if (i != entry_ && entry.process != 0 &&
@@ -155,13 +156,13 @@ void SharedCapacity::change(int device, std::size_t bytes) {
 }
 
 bool SharedCapacity::take(int device, std::size_t bytes, std::size_t capacity) {
-  const Locked step(descriptor_);
+  const Locked locked(descriptor_);
   const auto fits = [&] {
     const std::size_t held = sum(device);
     return held <= capacity && bytes <= capacity - held;
   };
   if (!fits()) {
-    forget_gone();
+    clear_ended();
     if (!fits()) {
       return false;
     }
@@ -171,29 +172,29 @@ bool SharedCapacity::take(int device, std::size_t bytes, std::size_t capacity) {
 }
 
 void SharedCapacity::add(int device, std::size_t bytes) {
-  const Locked step(descriptor_);
+  const Locked locked(descriptor_);
   change(device, bytes);
 }
 
 void SharedCapacity::give_back(int device, std::size_t bytes) {
-  const Locked step(descriptor_);
+  const Locked locked(descriptor_);
   file_->entries[entry_].bytes[static_cast<std::size_t>(device)] -= bytes;
 }
 
 std::size_t SharedCapacity::allocated(int device) {
-  const Locked step(descriptor_);
-  forget_gone();
+  const Locked locked(descriptor_);
+  clear_ended();
   return sum(device);
 }
 
 std::size_t SharedCapacity::peak(int device) const {
-  const Locked step(descriptor_);
+  const Locked locked(descriptor_);
   return file_->peak[static_cast<std::size_t>(device)];
 }
 
 std::vector<SharedCapacity::Holder> SharedCapacity::holders(int device) {
-  const Locked step(descriptor_);
-  forget_gone();
+  const Locked locked(descriptor_);
+  clear_ended();
   std::vector<Holder> found;
   for (std::size_t i = 0; i < file_->entries_used; ++i) {
     const File::Entry& entry = file_->entries[i];

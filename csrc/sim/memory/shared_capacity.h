@@ -1,9 +1,9 @@
 // The bytes that each process holds of each device that several processes share, in a memory file
 // that all of them map.
 //
-// A process that creates the file passes its path on; a process that opens it joins. A process that
-// has ended holds nothing: each process keeps a lock on its entry, which the kernel releases when
-// the process ends, so a reused process number is no problem. Not thread-safe; the machine's lock
+// The process that creates the file passes its path to others, which open it. A process that has
+// ended holds no bytes: each process keeps a lock on its entry, which the kernel releases when the
+// process ends. A reused process id is therefore harmless. Not thread-safe; the machine's lock
 // guards it. Between processes every call is atomic, under a lock on the file. All processes must
 // be of the same build. Invariant: the sum of `take` over all processes <= the capacity; `add` may
 // exceed it.
@@ -25,7 +25,7 @@ class SharedCapacity {
 
   // Null without a memory file.
   static std::unique_ptr<SharedCapacity> create();
-  // Null if there is no such file, as after the end of its process, or if 1,024 processes have
+  // Null if the file does not exist (its process may have ended), or if 1,024 processes have
   // joined.
   static std::unique_ptr<SharedCapacity> open(const std::string& path);
   // Releases all bytes of this process.
@@ -33,7 +33,7 @@ class SharedCapacity {
   SharedCapacity(const SharedCapacity&) = delete;
   SharedCapacity& operator=(const SharedCapacity&) = delete;
 
-  // The path by which another process can open it while this one lives.
+  // The path by which another process can open the file until this one ends.
   std::string path() const;
   // False, with nothing changed, if all processes together would hold more than `capacity`.
   bool take(int device, std::size_t bytes, std::size_t capacity);
@@ -53,7 +53,7 @@ class SharedCapacity {
   SharedCapacity(int descriptor, File* file) : descriptor_(descriptor), file_(file) {}
   static std::unique_ptr<SharedCapacity> join(int descriptor);
   // Clears the entries of ended processes.
-  void forget_gone();
+  void clear_ended();
   std::size_t sum(int device) const;
   void change(int device, std::size_t bytes);
 

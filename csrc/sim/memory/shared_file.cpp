@@ -18,8 +18,8 @@ namespace {
 constexpr char kMagic[16] = "ferro_sim_pages";
 constexpr std::size_t kNotePage = 4 * kKiB;
 
-// A driver keeps no descriptor of what a process shares, so the simulator's own do not count: they move
-// beyond the soft limit, if there is room up to the hard one.
+// A real driver keeps no descriptor of shared memory. So the simulator's own should not count: they
+// are moved above the soft limit, if the hard limit allows it.
 int move_aside(int descriptor) {
   // The kernel's table of descriptors has a row for each number.
   constexpr rlim_t kMaxFiles = 1 << 16;

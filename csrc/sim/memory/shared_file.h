@@ -15,7 +15,7 @@ class SharedFile {
  public:
   // None if the process is out of file descriptors.
   static std::optional<SharedFile> create(std::size_t bytes, int card);
-  // Copies the descriptor. None if it is no such file, or if the process is out of descriptors.
+  // Copies the descriptor. None if it is not such a file, or if the process is out of descriptors.
   static std::optional<SharedFile> adopt(int descriptor);
   // The file behind `descriptor` of another process, which must carry `id`.
   static std::optional<SharedFile> open(int process, int descriptor, std::uint64_t id);
@@ -28,7 +28,7 @@ class SharedFile {
   // A descriptor that the caller closes; -1 if the process is out of descriptors.
   int duplicate() const;
   std::size_t bytes() const { return note_.bytes; }
-  // The number in the machine of the card that has the pages.
+  // The number of the card that has the pages.
   int card() const { return note_.card; }
   // Unique among the files of all processes.
   std::uint64_t id() const { return note_.id; }

@@ -11,7 +11,7 @@
 namespace ferro::sim {
 namespace {
 
-// By data sheets; a link is what the protocol of such a bus leaves of it.
+// From data sheets; the links are without their protocols' overhead.
 constexpr CardSpeed kH100{3350, 55, 375, 989, 67, 67};
 constexpr CardSpeed kH200{4800, 55, 375, 989, 67, 67};
 
@@ -57,11 +57,11 @@ std::optional<Card> parse_card(std::string_view text) {
   }
   Card card{};
   CardSpeed& speed = card.speed;
-  const auto figures = std::tie(
-      card.key, card.name, card.memory_bytes, card.context_bytes, card.compute_major,
-      card.compute_minor, card.multiprocessors, card.threads_per_multiprocessor,
-      card.shared_bytes_per_multiprocessor, card.l2_bytes, card.memory_bus_bits, speed.memory,
-      speed.host_link, speed.peer_link, speed.half, speed.single, speed.twice);
+  const auto figures =
+      std::tie(card.key, card.name, card.memory_bytes, card.context_bytes, card.compute_major,
+               card.compute_minor, card.multiprocessors, card.threads_per_multiprocessor,
+               card.shared_bytes_per_multiprocessor, card.l2_bytes, card.memory_bus_bits,
+               speed.memory, speed.host_link, speed.peer_link, speed.fp16, speed.fp32, speed.fp64);
   const bool complete =
       std::apply([&](auto&... figure) { return (read(next_field(text), figure) && ...); }, figures);
   return complete ? std::optional(std::move(card)) : std::nullopt;

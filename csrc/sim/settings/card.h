@@ -8,7 +8,7 @@
 
 namespace ferro::sim {
 
-// What a card can do, by its maker's figures. For clock time.
+// The speed of a card in clock time, by its maker's figures.
 struct CardSpeed {
   // Gigabytes a second, which are bytes a nanosecond: device memory (reads and writes together),
   // the link to the host and the link to another card, each in one direction.
@@ -17,9 +17,9 @@ struct CardSpeed {
   double peer_link;
   // Matrix products, in teraflops without sparsity: elements of 16 bits, 32 bits (at full
   // precision) and 64 bits.
-  double half;
-  double single;
-  double twice;
+  double fp16;
+  double fp32;
+  double fp64;
 };
 
 // The figures of a card that programs ask for. Memory is what the driver reports as total.
@@ -27,7 +27,7 @@ struct Card {
   std::string key;
   std::string name;
   std::size_t memory_bytes;
-  // What the driver keeps for a context, as seen by cuMemGetInfo.
+  // The memory that the driver takes for a context, as cuMemGetInfo shows it.
   std::size_t context_bytes;
   int compute_major;
   int compute_minor;
@@ -39,12 +39,12 @@ struct Card {
   CardSpeed speed;
 };
 
-// Those that need no program to describe them: "h100" and "h200". Null for another key. The table of
-// cards that users choose from is `ferro_alloc/sim/cards.py`, which gives their figures.
+// The built-in cards "h100" and "h200"; null for another key. The table of cards that users choose
+// from is `ferro_alloc/sim/cards.py`, which passes their figures.
 const Card* find_card(std::string_view key);
 
-// A card by its figures, parted by colons, in the order of the members above: key, name (with `_` for
-// a blank), and numbers. Nothing where one is missing, too much or no number.
+// Parses the figures of a card, separated by colons, in the order of the members above: key, name
+// (with `_` for a blank), and numbers. None if a figure is missing, extra or not a number.
 std::optional<Card> parse_card(std::string_view text);
 
 }  // namespace ferro::sim

@@ -41,7 +41,7 @@ std::optional<std::size_t> parse_bytes(std::string_view text) {
   return static_cast<std::size_t>(*count * static_cast<double>(unit));
 }
 
-// False: the value cannot be read or is out of range.
+// False if the value cannot be parsed or is out of range.
 bool set_value(std::string_view key, std::string_view value, MachineConfig& config, bool& known) {
   known = true;
   if (key == "devices") {
@@ -138,7 +138,7 @@ std::string parse_config(std::string_view text, MachineConfig& config) {
     if (!set_value(key, value, result, known)) {
       if (key == "card") {
         return "there is no card \"" + std::string(value) +
-               "\", only h100 and h200, or its figures";
+               "\": use h100, h200 or the figures of a card";
       }
       return known ? "the value of \"" + std::string(item) + "\" is not acceptable"
                    : "there is no setting \"" + std::string(key) + "\"";

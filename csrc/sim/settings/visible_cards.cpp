@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kNoCard = -1;
 
-// As strtol reads it, so "1st" is 1. The text may name more cards than there are.
+// Parses as strtol does, so "1st" is 1. The number may exceed those of the cards.
 int number_of(const std::string& entry) {
   char* end = nullptr;
   const long number = std::strtol(entry.c_str(), &end, 10);
@@ -71,7 +71,7 @@ std::vector<int> visible_cards(const char* list, int cards) {
     }
     visible.push_back(card);
   }
-  // Duplicates count up to the first entry that is no number, also those of too large numbers.
+  // Too large numbers end the list only here, because duplicates after them still count.
   visible.erase(std::ranges::find_if(visible, [&](int card) { return card >= cards; }),
                 visible.end());
   return visible;

@@ -24,13 +24,13 @@ struct Stream {
   unsigned long long id = 0;
   unsigned flags = CU_STREAM_DEFAULT;
   int priority = 0;
-  // The last submitted operation; all earlier ones of this stream come before it.
+  // The last submitted operation, which runs after all earlier ones of this stream.
   OperationPtr tail;
   // Set while the stream is part of a capture.
   std::shared_ptr<Capture> capture;
-  // What the next captured node depends on.
+  // The dependencies of the next captured node.
   std::vector<GraphNode*> capture_front;
-  // The array that was last returned to a caller.
+  // The array that the last query of the capture returned.
   std::vector<CUgraphEdgeData> capture_edges;
 
   // Whether the legacy default stream synchronises with this one.
@@ -43,7 +43,7 @@ struct Event {
   bool recorded = false;
   // Exported or imported: the host waits for every record.
   bool exported = false;
-  // The record that a wait or query refers to now. Null once it is known to be done.
+  // The record that waits and queries refer to; null once it is known to be done.
   OperationPtr operation;
   Clock::time_point finished_at;
   // Set when the last record was captured.
@@ -63,7 +63,7 @@ struct Context {
   int device = 0;
   unsigned flags = CU_CTX_SCHED_AUTO;
   unsigned references = 0;
-  // First error of the device that no call can clear.
+  // The first error of the device that no call can clear.
   CUresult sticky_error = CUDA_SUCCESS;
   Stream legacy;
   std::unordered_map<Stream*, std::unique_ptr<Stream>> streams;
@@ -84,9 +84,10 @@ void submit(Scheduler& scheduler, Stream& stream, Work work,
             std::span<const OperationPtr> also_after = {});
 // Makes later work of the stream wait for `operation`.
 void wait_for(Scheduler& scheduler, Stream& stream, const OperationPtr& operation);
-// An operation of no stream, after all work that any stream of the context has now.
+// Submits an operation outside of all streams, after all work that the streams of the context have
+// now.
 OperationPtr submit_context_point(Scheduler& scheduler, Context& context);
-// The operations that must be done for the stream to be idle.
+// The operations that must be done before the stream is idle.
 std::vector<OperationPtr> tails_of(Stream& stream);
 
 }  // namespace ferro::sim

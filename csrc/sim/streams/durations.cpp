@@ -8,36 +8,36 @@
 namespace ferro::sim {
 namespace {
 
-// The shares of a card's figures that were measured on an H100: a streaming copy of 2,844 of 3,350
-// GB/s, and a large product of bfloat16 of 896 of 989 TFLOP/s, of which those of usual sizes reach
+// The shares of a card's figures that programs reach. On an H100 a streaming copy reached 2,844 of
+// 3,350 GB/s, and a large product of bfloat16 896 of 989 TFLOP/s; products of usual sizes reach
 // less.
 constexpr double kMemoryShare = 0.85;
 constexpr double kProductShare = 0.8;
 
-// What every kernel, copy or fill takes, however small: on an H200 a graph of 437 nodes in a row
-// that moves 0.4 GB takes 919 us.
+// The least duration of a kernel, copy or fill: on an H200 a graph of 437 consecutive nodes that
+// moves 0.4 GB takes 919 us.
 constexpr double kStart = 1900;
-// Copies of pageable memory go through a buffer of the driver's. GB/s.
+// GB/s. Copies of pageable memory go through a buffer of the driver.
 constexpr double kPageable = 10;
-// Products of floats without TF32, in convolutions of images on an H200: 36 of 67 TFLOP/s, and so much
-// for each however small.
+// Products of floats without TF32, measured in convolutions on an H200: 36 of 67 TFLOP/s, and the
+// least duration of one.
 constexpr double kSingleProductShare = 0.54;
 constexpr double kSingleProductStart = 7000;
-// From the end of the work before a host function to its own end.
+// From the end of the work before a host function to the end of the function.
 constexpr double kHostCall = 10000;
 
 double element_bytes(Precision precision) {
   return precision == Precision::kHalf ? 2 : precision == Precision::kSingle ? 4 : 8;
 }
 
-// That products reach.
+// The speed that products reach.
 double teraflops(const CardSpeed& speed, Precision precision) {
-  return precision == Precision::kHalf     ? speed.half * kProductShare
-         : precision == Precision::kSingle ? speed.single * kSingleProductShare
-                                           : speed.twice * kProductShare;
+  return precision == Precision::kHalf     ? speed.fp16 * kProductShare
+         : precision == Precision::kSingle ? speed.fp32 * kSingleProductShare
+                                           : speed.fp64 * kProductShare;
 }
 
-// Of that many bytes read and written.
+// The duration of reads and writes of so many bytes.
 double in_memory(const Card& card, double bytes) {
   return bytes / (card.speed.memory * kMemoryShare);
 }
@@ -53,11 +53,12 @@ double copying(const Card& card, const Copy& copy) {
   return bytes / (copy.pageable ? std::min(kPageable, card.speed.host_link) : card.speed.host_link);
 }
 
-// Of kernels in full and LoRA-like training, generation, a mixture of experts and convolutions on an
-// H200: their time less `kStart`, by their threads, as if all of it were memory traffic. Attention's
-// depends on the length: 1,800 to 7,900; that of batch norms, which have some threads for each
-// channel, on the images: 800 to 21,000 and 400 to 9,500.
-constexpr std::array<std::pair<std::string_view, double>, 11> kMuchForAThread = {{
+// Bytes of a thread, from kernels in full and LoRA-like training, generation, a mixture of experts
+// and convolutions on an H200: their time less `kStart`, divided by their threads, as if all of it
+// were memory traffic. The figure of attention depends on the length: 1,800 to 7,900. Those of
+// batch norms, which have some threads for each channel, depend on the images: 800 to 21,000 and
+// 400 to 9,500.
+constexpr std::array<std::pair<std::string_view, double>, 11> kBytesOfThread = {{
     {"multi_tensor_apply_kernel", 815},
     {"flash_fwd", 4000},
     {"flash_bwd_dq_dk_dv", 4000},
@@ -76,7 +77,7 @@ Nanoseconds rounded(double nanoseconds) { return std::llround(nanoseconds); }
 }  // namespace
 
 double thread_bytes(std::string_view kernel) {
-  for (const auto& [part, bytes] : kMuchForAThread) {
+  for (const auto& [part, bytes] : kBytesOfThread) {
     if (kernel.find(part) != std::string_view::npos) {
       return bytes;
     }
@@ -101,8 +102,9 @@ Nanoseconds product_duration(const Card& card, const Product& product) {
                  std::max(operations / (1000 * kiloflops_a_nanosecond), in_memory(card, bytes)));
 }
 
-// torch.mm of the 24 products of a convolutional network, in turn, took the host of an H200 20 us in
-// floats and 17 in bfloat16, where the same calls take it 9 here; other kernels take as long as here.
+// On the host of an H200, torch.mm took 20 us in floats and 17 in bfloat16 for each of the 24
+// products of a convolutional network, in turn. With the simulated GPU the same calls take 9 us.
+// Other kernels take equally long on both.
 double product_host_microseconds(const Product& product) {
   return product.precision == Precision::kSingle ? 11 : 8;
 }

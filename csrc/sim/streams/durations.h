@@ -1,4 +1,4 @@
-// How long operations take on a card, for clock time.
+// The durations of operations on a card, for clock time.
 //
 // Pure functions of the card's figures and of the shares of them that programs reach. The
 // model assumes that no other operation runs at the same time. The bytes that a kernel reads and
@@ -13,8 +13,8 @@
 
 namespace ferro::sim {
 
-// Of the elements of a matrix.
-enum class Precision : std::uint8_t { kHalf, kSingle, kTwice };
+// The precision of the elements of a matrix.
+enum class Precision : std::uint8_t { kHalf, kSingle, kDouble };
 
 // `batch` products of an `m` x `k` by a `k` x `n` matrix.
 struct Product {
@@ -25,8 +25,8 @@ struct Product {
   Precision precision = Precision::kHalf;
 };
 
-// The name of the kernel that stands for a product, and has a `Product` as its first argument. In
-// the library's launches the addresses of both operands, the result and the workspace follow.
+// The name of the kernel that stands for a product. Its arguments are a `Product` and, in the
+// library's launches, the addresses of both operands, the result and the workspace.
 inline constexpr std::string_view kProductKernel = "ferro_sim_matrix_product";
 inline constexpr std::size_t kProductPointers = 4;
 
@@ -34,18 +34,18 @@ inline constexpr std::size_t kProductPointers = 4;
 // kernels on an H200, depending on the workload.
 inline constexpr double kThreadBytes = 40;
 
-// The bytes of a thread of the kernel of that name, mangled or not: `kThreadBytes`, or a larger
+// The bytes of a thread of the kernel with this name, mangled or not: `kThreadBytes`, or a larger
 // figure for kernels whose threads do more.
 double thread_bytes(std::string_view kernel);
 
-// Of a kernel with so many threads.
+// The duration of a kernel with so many threads.
 Nanoseconds kernel_duration(const Card& card, std::uint64_t threads,
                             double bytes_of_thread = kThreadBytes);
-// By arithmetic or by memory, whichever takes longer.
+// The duration of its arithmetic or of its memory accesses, whichever is longer.
 Nanoseconds product_duration(const Card& card, const Product& product);
 // The host time of the real library for a product, without its launch, in microseconds.
 double product_host_microseconds(const Product& product);
-// Of any work.
+// The duration of any work.
 Nanoseconds duration_of(const Card& card, const Work& work);
 
 }  // namespace ferro::sim

@@ -7,13 +7,13 @@
 namespace ferro::sim {
 namespace {
 
-// A turn runs a burst of this many operations at most, so that a stream can get ahead of others.
+// The most operations that one turn runs. Several, so that a stream can get ahead of others.
 constexpr std::uint64_t kMaxBurst = 4;
-// Whoever starts a host function waits for it this long before it goes on. Short functions then
-// keep a run reproducible and every order reachable; one that needs a lock of the caller, or
-// another operation, cannot hang it.
-constexpr std::chrono::milliseconds kHostPatience{20};
-// Clock time: so many operations fit into the launch queue of a driver.
+// The longest time that the thread which starts a host function waits for it. Short functions then
+// leave a run reproducible and every order reachable. A function that needs a lock of the caller,
+// or another operation, cannot make the thread hang.
+constexpr std::chrono::milliseconds kHostWait{20};
+// Clock time: the number of operations that fit into the launch queue of a driver.
 constexpr std::size_t kLaunchQueue = 1024;
 
 std::uint64_t threshold_of(double probability) {
@@ -48,7 +48,7 @@ Scheduler::~Scheduler() {
     host_work_.notify_all();
     worker_.join();
   }
-  // Operations that never ran refer to each other.
+  // Operations that never ran own each other.
   for (auto& [id, operation] : pending_) {
     operation->before_.clear();
     operation->after_.clear();
@@ -138,7 +138,7 @@ Clock::time_point Scheduler::now() const {
 
 Nanoseconds Scheduler::busy_time(int device) const {
   const Busy& busy = busy_[static_cast<std::size_t>(device)];
-  // What is ready has started, so nothing but work lies between now and the last end.
+  // Ready operations have started, so the device is busy from now to the last end.
   return busy.total - std::max<Nanoseconds>(0, busy.until - host_time_);
 }
 
@@ -167,8 +167,7 @@ void Scheduler::start(const OperationPtr& operation) {
   operation->state_ = Operation::State::kRunning;
   if (std::holds_alternative<HostCall>(operation->work_)) {
     start_host(operation);
-    operation->overran_ =
-        !host_done_.wait_for(lock_, kHostPatience, [&] { return operation->done(); });
+    operation->overran_ = !host_done_.wait_for(lock_, kHostWait, [&] { return operation->done(); });
     return;
   }
   perform_(operation->work_, operation->device_);
@@ -177,7 +176,7 @@ void Scheduler::start(const OperationPtr& operation) {
 
 void Scheduler::finish(const OperationPtr& operation) {
   operation->state_ = Operation::State::kDone;
-  // Whatever the host has done meanwhile came before the end of a function that overran.
+  // The host went on while an overrunning function ran, so the function ends no earlier than now.
   operation->end_ = operation->overran_ ? std::max(operation->end_, host_time_) : operation->end_;
   operation->finished_at_ = timed() ? time_point_of(operation->end_) : Clock::now();
   operation->work_ = Marker{};
@@ -298,8 +297,8 @@ void Scheduler::run_timed_until_done(std::span<const OperationPtr> wanted) {
 }
 
 void Scheduler::run_in_any_order_until_done(std::span<const OperationPtr> wanted) {
-  // Another waiter may claim a shared operation or run it, so a list that ran dry is collected anew
-  // under a fresh mark.
+  // Another waiter may claim or run a shared operation, so an exhausted list is collected again
+  // under a new mark.
   while (true) {
     const std::uint64_t waiter = next_waiter_++;
     std::vector<OperationPtr> ready;
@@ -328,7 +327,7 @@ void Scheduler::run_device(int device) {
       wanted.push_back(operation);
     }
   }
-  // The table's order is not the same everywhere; a seed must mean the same run.
+  // The order of the hash table varies between systems, but a seed must mean the same run.
   std::sort(wanted.begin(), wanted.end(),
             [](const OperationPtr& a, const OperationPtr& b) { return a->id_ < b->id_; });
   run_until_done(wanted);

@@ -5,9 +5,9 @@
 // runs when it is submitted. In adversarial time it stays queued until a random turn, a full queue
 // or a wait for it; then the scheduler picks among the ready operations with a seeded generator. In
 // clock time an operation starts when it is submitted and all its predecessors have ended. Its
-// effects appear when the host's clock has passed its end. That clock is virtual: calls and the
-// program advance it by their costs, and a wait sets it to the end of the awaited work. All host
-// threads share it. Guarded by the machine's lock, which is released while a host function runs.
+// effects appear once the host's clock has passed its end. This clock is virtual, and all host
+// threads share it: calls and the program advance it by their costs, and a wait sets it to the end
+// of the awaited work. Guarded by the machine's lock, which is released while a host function runs.
 // Invariants: an operation is ready iff it is queued and all operations before it are done;
 // pending() = queued + running; operations run in the order of their ends in clock time.
 #pragma once
@@ -54,7 +54,7 @@ class Operation {
   std::vector<OperationPtr> before_;
   std::vector<OperationPtr> after_;
   std::size_t unfinished_before_ = 0;
-  // Clock time. The start is the latest that is known until the operation is ready.
+  // Clock time. Until the operation is ready, the start is a lower bound.
   Nanoseconds start_ = 0;
   Nanoseconds end_ = 0;
   bool overran_ = false;
@@ -75,43 +75,45 @@ class Scheduler {
 
   bool eager() const { return config_.mode == TimeMode::kEager; }
   bool timed() const { return config_.mode == TimeMode::kClock; }
-  // Operations in `before` that are null or done are ignored. Null when the work is done already.
+  // Operations in `before` that are null or done are ignored. Returns null if the work is already
+  // done.
   OperationPtr submit(Work work, int device, std::span<const OperationPtr> before);
   // Called once in each API call. Adversarial: sometimes runs a few ready operations. Clock: runs
-  // the operations that have ended.
+  // the operations whose end has passed.
   void take_turn();
 
-  // Clock time: the host is busy that long. No-op in other times.
+  // Clock time: advances the host's clock. No-op in the other modes.
   void spend(double microseconds) {
     if (timed()) {
       host_time_ += std::llround(microseconds * 1000);
     }
   }
-  // To be called before work is submitted in the program's name: the program's own time passes, and
-  // the host waits while the launch queue is full.
+  // Must be called before the program's work is submitted: accounts for the program's own time, and
+  // makes the host wait while the launch queue is full.
   void prepare_submission();
 
-  // The host waits: what is waited for and what comes before it runs, in a random legal order; in
-  // clock time, everything that ends before it too.
+  // Makes the host wait for operations: runs them and their predecessors, in a random legal order;
+  // in clock time also everything that ends before them.
   void run_until_done(std::span<const OperationPtr> wanted);
   void run_device(int device);
   void run_all();
 
   std::size_t pending() const { return pending_.size(); }
-  // Host threads that wait for work now. To be asked while one of them lets go of the lock.
+  // The number of host threads that wait for work. Another thread can call this while they have
+  // released the lock.
   std::size_t waiting_threads() const { return waiting_threads_; }
   std::size_t executed() const { return executed_; }
 
-  // Of the virtual clock in clock time, else of the machine's.
+  // The virtual clock in clock time, otherwise the system's.
   Clock::time_point now() const;
-  // Clock time: the host's clock, and how long until then a device had work; else 0.
+  // Clock time: the host's clock, and the time up to now in which a device had work; otherwise 0.
   Nanoseconds host_time() const { return host_time_; }
   Nanoseconds busy_time(int device) const;
 
  private:
   void make_ready(const OperationPtr& operation);
   void run_one_ready();
-  // Runs the operation that ends first; the host's clock is not before that end then.
+  // Runs the operation that ends first, and advances the host's clock to at least that end.
   void run_next_end();
   void start(const OperationPtr& operation);
   void finish(const OperationPtr& operation);
@@ -121,7 +123,8 @@ class Scheduler {
   void host_worker();
   void run_timed_until_done(std::span<const OperationPtr> wanted);
   void run_in_any_order_until_done(std::span<const OperationPtr> wanted);
-  // Marks what `wanted` needs and lists what of it is ready; false when all of it is done.
+  // Marks the operations that `wanted` depends on, and lists the ready ones. False when all of
+  // `wanted` is done.
   bool collect(std::span<const OperationPtr> wanted, std::uint64_t waiter,
                std::vector<OperationPtr>& ready);
   OperationPtr take_random(std::vector<OperationPtr>& operations);
@@ -137,7 +140,7 @@ class Scheduler {
   std::size_t waiting_threads_ = 0;
   std::vector<OperationPtr> ready_;
   std::unordered_map<std::uint64_t, OperationPtr> pending_;
-  // Clock time: what is ready, by its end and in the order of submission.
+  // Clock time: the ready operations, by their end and in the order of submission.
   std::map<std::pair<Nanoseconds, std::uint64_t>, OperationPtr> ends_;
   Nanoseconds host_time_ = 0;
   // The union of the times in which a device has work; starts only grow.
@@ -146,11 +149,11 @@ class Scheduler {
     Nanoseconds until = 0;
   };
   std::vector<Busy> busy_;
-  // What became ready, for each host thread that waits.
+  // Operations that became ready, for each waiting host thread.
   std::unordered_map<std::uint64_t, std::vector<OperationPtr>> waiters_;
 
-  // Host functions run on a thread of their own, as a driver runs them: the caller of the API may
-  // hold locks that they take. Those that wait for others run on one each.
+  // Host functions run on a separate thread, as those of a driver do: the caller of the API may
+  // hold locks that they take. Functions that wait for others get a thread each.
   std::thread worker_;
   std::deque<OperationPtr> host_queue_;
   std::condition_variable_any host_work_;

@@ -1,7 +1,7 @@
-// What an operation does when its turn comes, as plain values.
+// The work of operations, as plain values.
 //
 // Addresses are kept as numbers and looked up at execution: memory that is unmapped while work is
-// queued is an illegal address, and pages exchanged behind an address are what the work finds.
+// queued becomes an illegal address, and the work accesses the pages that are mapped when it runs.
 #pragma once
 
 #include <cuda.h>
@@ -15,17 +15,18 @@
 
 namespace ferro::sim {
 
-// Of the virtual clock.
+// Time of the virtual clock.
 using Nanoseconds = std::int64_t;
 
-// Takes its place in the order and does nothing: event records and waits, joins.
+// Has a place in the order and does nothing: event records and waits, joins.
 struct Marker {};
-// A moment in the work of a context: over with the last of what comes before it, in no time.
+// A point in the work of a context. It takes no time: it is done as soon as all its predecessors
+// are.
 struct Point {};
 
 // Rows of `width` bytes; one row unless `height` says otherwise. Each side is a device address or a
-// host address, which is decided when the copy is submitted: addresses given back meanwhile do not
-// become host memory. A staged source was copied out of pageable memory when the call was made.
+// host address, which is decided when the copy is submitted: addresses that are released later do
+// not become host memory. A staged source was copied out of pageable memory when the call was made.
 struct Copy {
   std::uintptr_t to = 0;
   std::uintptr_t from = 0;
@@ -36,9 +37,9 @@ struct Copy {
   std::shared_ptr<std::vector<std::byte>> staged = nullptr;
   bool to_device = false;
   bool from_device = false;
-  // Between two devices, of which the one that copies need not have access to the other's memory.
+  // Between two devices; the copying one needs no access to the other's memory.
   bool peers = false;
-  // The host's side, if there is one, is not page-locked.
+  // The host memory of the copy, if any, is not page-locked.
   bool pageable = false;
 };
 
@@ -52,7 +53,7 @@ struct Fill {
   std::size_t pitch = 0;
 };
 
-// Takes time, and does nothing but for a constant that it writes, where that is known.
+// Takes time, and does nothing except for writing a known constant.
 struct Kernel {
   Nanoseconds duration = 0;
   std::optional<Fill> constant = std::nullopt;
@@ -61,19 +62,19 @@ struct Kernel {
 struct HostCall {
   CUhostFn function = nullptr;
   void* argument = nullptr;
-  // Its end may need other host functions to end, of this process or another: it gets a thread of
-  // its own where work is queued, and no time in clock time.
+  // The function may wait for other host functions, of this process or another. Where work is
+  // queued it gets its own thread; in clock time it takes no time.
   bool waits = false;
 };
 
-// What somebody who watches the program does in its order, on no thread of its own: see
+// A function of an observer of the program, called in stream order without a separate thread: see
 // ferro_sim_in_order. Never part of a graph.
 struct InOrder {
   void (*function)(void* argument) = nullptr;
   void* argument = nullptr;
 };
 
-// The end of memory freed in stream order.
+// Releases memory that was freed in stream order.
 struct FreeMemory {
   CUdeviceptr at = 0;
 };

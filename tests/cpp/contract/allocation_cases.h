@@ -23,7 +23,8 @@ inline void out_of_memory_is_a_value(Env& env) {
   CONTRACT_RESULT(env.api.mem_create(&handle, too_much, &properties, 0), CUDA_ERROR_OUT_OF_MEMORY);
   CUdeviceptr at = 0;
   CONTRACT_RESULT(env.api.mem_alloc(&at, too_much), CUDA_ERROR_OUT_OF_MEMORY);
-  // Little was lost (the first attempt may make the driver keep tables), and the device works on.
+  // Little memory was lost (the first attempt may make the driver keep tables), and the device
+  // still works.
   CONTRACT_CHECK(free_bytes(env) + 64 * kMiB >= free);
   const Memory memory(env);
   const Stream stream(env);
@@ -37,7 +38,7 @@ inline void full_device_recovers(Env& env) {
   const CUmemAllocationProp properties = page_properties(env);
   std::vector<CUmemGenericAllocationHandle> handles;
   std::size_t bytes = align_down(before / 2, kPage);
-  // Halving sizes fill the device to the last pages.
+  // Requests of halving sizes fill the device to the last pages.
   while (bytes >= kPage) {
     CUmemGenericAllocationHandle handle = 0;
     const CUresult result = env.api.mem_create(&handle, bytes, &properties, 0);
@@ -111,9 +112,9 @@ inline void memory_needs_a_context(Env& env) {
   CONTRACT_RESULT(result, CUDA_ERROR_INVALID_CONTEXT);
 }
 
-// The gate opens once the call waits for it; where the driver cannot say, after a while, and the
-// case is asked again with more patience when that came before the call.
-inline bool free_waits_for_gate(Env& env, std::chrono::milliseconds patience, bool& early) {
+// Opens the gate once the call waits for it. Where the driver cannot tell, it opens after `delay`;
+// if that was before the call (`early`), the caller tries again with a longer delay.
+inline bool free_waits_for_gate(Env& env, std::chrono::milliseconds delay, bool& early) {
   const Stream busy(env);
   CUdeviceptr at = 0;
   CONTRACT_OK(env.api.mem_alloc(&at, kPage));
@@ -121,7 +122,7 @@ inline bool free_waits_for_gate(Env& env, std::chrono::milliseconds patience, bo
   std::atomic<bool> returned{false};
   std::thread opener([&] {
     if (env.waiting_threads == nullptr) {
-      std::this_thread::sleep_for(patience);
+      std::this_thread::sleep_for(delay);
     }
     while (env.waiting_threads != nullptr && env.waiting_threads() == 0 && !returned) {
       std::this_thread::sleep_for(std::chrono::microseconds(100));
@@ -141,8 +142,8 @@ inline void plain_free_waits_for_running_work(Env& env) {
   env.require_queued_work();
   bool early = true;
   bool waited = false;
-  for (std::chrono::milliseconds patience{30}; early; patience *= 2) {
-    waited = free_waits_for_gate(env, patience, early);
+  for (std::chrono::milliseconds delay{30}; early; delay *= 2) {
+    waited = free_waits_for_gate(env, delay, early);
   }
   CONTRACT_CHECK(waited);
 }

@@ -182,7 +182,8 @@ inline void asking_any_event_invalidates_global(Env& env) {
     CONTRACT_RESULT(env.api.event_query(event), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     CONTRACT_CHECK(status_of(env, stream) == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
   }
-  // A thread that relaxed its mode may ask, and everybody may record and wait on streams.
+  // A thread in relaxed mode may query events, and any thread may record events and make streams
+  // wait.
   CaptureScope capture(env, stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   CONTRACT_OK(env.api.thread_exchange_capture_mode(&mode));
@@ -268,7 +269,7 @@ inline void legacy_stream_meets_a_captured_blocking_stream(Env& env) {
   const Stream blocking(env, CU_STREAM_DEFAULT);
   const CaptureScope capture(env, blocking, CU_STREAM_CAPTURE_MODE_RELAXED);
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  // Asking is an error too, but leaves the capture alone.
+  // A query fails too, but does not invalidate the capture.
   CONTRACT_RESULT(env.api.stream_is_capturing(nullptr, &status),
                   CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
   CONTRACT_CHECK(status_of(env, blocking) == CU_STREAM_CAPTURE_STATUS_ACTIVE);

@@ -1,4 +1,4 @@
-// Contract cases: events that stand behind everything that a context was given.
+// Contract cases: events behind all work of a context.
 #pragma once
 
 #include "contract/capture_cases.h"
@@ -31,7 +31,7 @@ inline void idle_context_completes_it(Env& env) {
   CONTRACT_OK(env.api.event_query(event));
 }
 
-// The point is complete once the gate on `stream` is open, and not before.
+// Expects that the point is complete only once the gate on `stream` is open.
 inline void expect_covered(Env& env, CUstream stream) {
   const Event event(env);
   Gate gate(env, stream);
@@ -200,7 +200,7 @@ inline void captures_refuse_it_in_every_mode(Env& env) {
       }
     }
   }
-  // Nothing is left of the refusals.
+  // The refusals have no later effect.
   CONTRACT_OK(record(env, event));
   CONTRACT_OK(env.api.event_synchronize(event));
 }
@@ -262,7 +262,7 @@ inline void other_devices_are_not_covered(Env& env) {
       CONTRACT_OK(env.api.event_synchronize(point));
       CONTRACT_RESULT(env.api.stream_query(remote), CUDA_ERROR_NOT_READY);
     }
-    // Nor is a capture there in the way.
+    // A capture on that device does not prevent a point.
     CaptureScope capture(env, remote, CU_STREAM_CAPTURE_MODE_RELAXED);
     CONTRACT_OK(record(env, point));
     CONTRACT_OK(env.api.graph_destroy(capture.finish()));
@@ -271,7 +271,7 @@ inline void other_devices_are_not_covered(Env& env) {
   });
 }
 
-// What the allocator does where it may record no point.
+// The allocator does this where it must not record a point.
 inline void a_free_of_pinned_memory_waits_beside_captures(Env& env) {
   const Memory memory(env);
   for (const unsigned flags : {CU_STREAM_NON_BLOCKING, CU_STREAM_DEFAULT}) {

@@ -1,9 +1,9 @@
 // The driver contract: what ferro_alloc relies on, as cases that run on any driver table.
 //
 // The same cases run on the simulated driver (sim_contract_test.cpp, contract_runner --simulated)
-// and on a real GPU (contract_runner), so that each vouches for the other. A case throws `Failure`
-// when the driver behaves otherwise, and `Skipped` where it cannot be asked. Cases clean up after
-// themselves, also when they fail.
+// and on a real GPU (contract_runner). A case throws `Failure` when the driver behaves differently,
+// and `Skipped` where the case does not apply. Cases clean up after themselves, also when they
+// fail.
 #pragma once
 
 #include "ferro/base/bytes.h"
@@ -41,7 +41,7 @@ struct Env {
   bool eager = false;
   // The program of the other process in cases about sharing; empty where there is none.
   std::string peer_program;
-  // How many host threads wait inside the driver now; null where it cannot say.
+  // The number of host threads that wait inside the driver; null if the driver cannot tell.
   std::uint64_t (*waiting_threads)() = nullptr;
 
   // For cases that need work to stay unfinished while the host goes on.
@@ -230,7 +230,7 @@ class HostWords {
   unsigned* words_ = nullptr;
 };
 
-// Holds a stream at a point until it is opened. Opens when it goes, so that a failed case ends.
+// Holds a stream until the gate is opened. The destructor opens it, so that a failed case ends.
 class Gate {
  public:
   Gate(const Env& env, CUstream stream) : env_(env) {
@@ -264,7 +264,8 @@ class Gate {
   std::atomic<bool> passed_{false};
 };
 
-// The event comes behind what the gate holds, and is complete once it is open.
+// Expects that the event is behind the work that the gate holds, and complete once the gate is
+// open.
 inline void expect_behind(const Env& env, CUevent event, Gate& gate) {
   CONTRACT_RESULT(env.api.event_query(event), CUDA_ERROR_NOT_READY);
   gate.open();
@@ -308,7 +309,7 @@ class Executable {
   CUgraphExec exec_ = nullptr;
 };
 
-// A capture that ends with the scope at the latest.
+// A capture that ends at the latest with the scope.
 class CaptureScope {
  public:
   CaptureScope(const Env& env, CUstream stream,

@@ -1,5 +1,5 @@
 // The driver contract as a program: on the real driver, or with --simulated on the simulated one.
-// One line a case; the exit status is 0 when none failed.
+// Prints one line per case; the exit status is 0 if no case failed.
 #include "contract/all_cases.h"
 #include "sim/control.h"
 #include "sim/driver_api.h"

@@ -160,7 +160,7 @@ inline void destroyed_exec_finishes_its_replay(Env& env) {
   {
     const Executable exec(env, graph);
     CONTRACT_OK(env.api.graph_launch(exec, stream));
-    // The opener lets a driver that waits in the destructor go on.
+    // Releases a driver that waits in the destructor.
     gate.open();
   }
   CONTRACT_OK(env.api.stream_synchronize(stream));
@@ -248,7 +248,7 @@ inline void graphs_take_turns_on_an_aliased_page(Env& env) {
   CONTRACT_CHECK(wrong == 0);
 }
 
-// Also while the capture runs.
+// This holds also while the capture runs.
 inline void nodes_tell_where_they_read_and_write(Env& env) {
   const Memory memory(env);
   const Stream stream(env);

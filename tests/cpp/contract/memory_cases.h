@@ -69,7 +69,7 @@ inline void memset_fills_bytes_and_words(Env& env) {
   CONTRACT_OK(env.api.stream_synchronize(stream));
   CONTRACT_CHECK(read_word(env, memory.base()) == 0xffff0304);
   CONTRACT_CHECK(read_word(env, memory.base() + kPage - 4) == 0x01020304);
-  // Zeros over everything.
+  // Overwrites everything with zeros.
   CONTRACT_OK(env.api.memset_d8_async(memory.base(), 0, kPage, stream));
   CONTRACT_OK(env.api.stream_synchronize(stream));
   CONTRACT_CHECK(read_word(env, memory.base() + kPage - 4) == 0);
@@ -144,7 +144,7 @@ inline void alias_shows_the_same_bytes(Env& env) {
     CONTRACT_OK(env.api.stream_synchronize(stream));
     CONTRACT_CHECK(read_word(env, first) == 42);
   }
-  // The page lives on behind the other address.
+  // The page stays behind the other address.
   CONTRACT_OK(env.api.mem_unmap(first, kPage));
   const unsigned left = read_word(env, second);
   CONTRACT_OK(env.api.mem_unmap(second, kPage));
@@ -246,7 +246,7 @@ inline void one_call_covers_many_handles(Env& env) {
 inline void access_to_unmapped_addresses_is_refused(Env& env) {
   const Reservation range(env, kPage);
   CONTRACT_REFUSED(set_access(env, range.base(), kPage));
-  // Unmapping is content with nothing to unmap.
+  // Unmapping succeeds where nothing is mapped.
   CONTRACT_OK(env.api.mem_unmap(range.base(), kPage));
 }
 

@@ -54,7 +54,7 @@ class Peer {
   CUcontext context_ = nullptr;
 };
 
-// A page of the second device with access for the devices that are given.
+// A page of the second device with access for the given devices.
 class PeerPage {
  public:
   PeerPage(const Env& env, const Peer& peer, std::vector<CUdevice> accessors)

@@ -1,7 +1,7 @@
-// The other process of the cases about sharing: contract_peer, beside the running program.
+// The other process of the cases about sharing: contract_peer, in the running program's directory.
 //
-// It opens what it is given, says so, and waits; then it compares the first word with what it
-// expects, writes the next number over it, and ends with 0.
+// It opens the given memory, reports that, and waits. Then it compares the first word with the
+// expected one, overwrites it with the next number, and exits with 0.
 #pragma once
 
 #include "contract/contract.h"
@@ -38,7 +38,7 @@ class PeerProcess {
   // The child has `descriptor` under the same number.
   PeerProcess(const Env& env, std::vector<std::string> arguments, int descriptor = -1) {
     if (env.peer_program.empty()) {
-      throw Skipped("contract_peer is not beside this program");
+      throw Skipped("contract_peer is not in the directory of this program");
     }
     arguments.insert(arguments.begin(), {env.peer_program, env.simulated ? "simulated" : "real"});
     std::vector<char*> argv;
@@ -54,7 +54,7 @@ class PeerProcess {
     posix_spawn_file_actions_adddup2(&actions, to_child[0], 0);
     posix_spawn_file_actions_adddup2(&actions, from_child[1], 1);
     if (descriptor >= 0) {
-      // Onto itself: open after exec.
+      // A duplicate onto itself stays open after exec.
       posix_spawn_file_actions_adddup2(&actions, descriptor, descriptor);
     }
     const int result =
@@ -70,12 +70,12 @@ class PeerProcess {
   PeerProcess(const PeerProcess&) = delete;
   PeerProcess& operator=(const PeerProcess&) = delete;
 
-  // True once the child has opened what it was given.
+  // True once the child has opened the given memory.
   bool is_open() {
     char byte = 0;
     return read(output_, &byte, 1) == 1;
   }
-  // Lets the child look and write. Its exit status.
+  // Lets the child read and write. Returns its exit status.
   int finish() {
     if (input_ >= 0) {
       close(std::exchange(input_, -1));

@@ -78,7 +78,7 @@ inline void foreign_descriptors_are_refused(Env& env) {
   CONTRACT_REFUSED(result);
 }
 
-// The import is an alias, holds the memory after the export's owner has let go, and can be imported
+// The import is an alias, keeps the memory after the exporter has released it, and can be imported
 // again.
 inline void import_outlives_its_exporter(Env& env) {
   const Reservation range(env, 2 * kPage);
@@ -128,7 +128,7 @@ inline void import_is_mapped_whole(Env& env) {
   CONTRACT_OK(whole);
 }
 
-// Another process reads and writes the same bytes, also after this one has let go of them.
+// Another process reads and writes the same bytes, also after this one has released them.
 inline void pages_are_shared_between_processes(Env& env) {
   const Reservation range(env, 2 * kPage);
   ExportablePage page(env, 2 * kPage);
@@ -225,7 +225,7 @@ inline void event_handles_need_their_flag(Env& env) {
   CONTRACT_REFUSED(env.api.ipc_get_event_handle(&handle, event));
 }
 
-// What comes before the event's record is there for whoever waits for it.
+// A process that waits for the event sees the work before the event's record.
 inline void events_order_work_of_other_processes(Env& env) {
   const Allocation memory(env, kPage);
   const Stream stream(env);

@@ -28,7 +28,7 @@ TEST_P(SimContract, Holds) {
   config.mode = seed == kEager   ? sim::TimeMode::kEager
                 : seed == kClock ? sim::TimeMode::kClock
                                  : sim::TimeMode::kAdversarial;
-  config.seed = static_cast<std::uint64_t>(seed);  // of no meaning in the others
+  config.seed = static_cast<std::uint64_t>(seed);  // unused in the other modes
   sim::Machine::start(config);
   Env env = open_env(sim::sim_cuda_api(), true, seed == kEager);
   env.waiting_threads = ferro_sim_waiting_threads;
@@ -40,7 +40,7 @@ TEST_P(SimContract, Holds) {
   } catch (const Failure& failure) {
     ADD_FAILURE() << failure.what();
   }
-  // Cases leave nothing behind, whatever happened in them; a failed device refuses to clean up.
+  // Cases clean up after themselves, also when they fail. A failed device refuses to clean up.
   const std::unique_lock guard(sim::Machine::lock());
   sim::Machine& machine = sim::Machine::current();
   machine.scheduler().run_all();

@@ -1,11 +1,11 @@
-// Random programs on a device's memory and a naive model of it, by seed, for as long as is wanted.
+// Random programs on a device's memory and a naive model of it, by seed.
 //
 //   seeded_programs FIRST_SEED INSTRUCTIONS
 //
-// Runs programs of consecutive seeds until so many instructions are done, and says how many; every
-// seed once with work that completes when told and once with work that completes in any order.
-// Every other seed looks at everything after each instruction. A failure prints its seed and the
-// program as C++ for tests/cpp/unit/device_model_test.cpp, and ends the run.
+// Runs programs of consecutive seeds until so many instructions are done, and prints their number.
+// Each seed runs once with work that completes at explicit steps and once with work that completes
+// in any order. Every other seed checks everything after each instruction. A failure prints its
+// seed and the program as C++ for tests/cpp/unit/device_model_test.cpp, and ends the run.
 #include "model/device_model.h"
 #include "support/random_bytes.h"
 

@@ -1,16 +1,16 @@
 // A naive model of a device's memory beside the real one, performing instructions on both.
 //
-// The model knows the live blocks, by address; the freed blocks that another stream still uses; who
-// holds which pool, and what was shared with other processes. It checks that no two live blocks
-// overlap, that nothing is handed out while another stream uses it unless the new owner's work comes
-// after that use, that contents survive (traffic.h), that a shared block keeps its handles and no
-// other block ever gets them (driver_ledger.h), that a failure is honest, and everything that the
-// allocator says about itself. Throws ModelError or InternalError.
+// The model knows the live blocks, by address; the freed blocks that another stream still uses; the
+// holds of each pool; and the blocks that were shared with other processes. It checks that no two
+// live blocks overlap, that memory in use by another stream is handed out only if the new owner's
+// work is ordered after that use, that contents survive (traffic.h), that a shared block keeps its
+// handles and no other block ever gets them (driver_ledger.h), that a failure was unavoidable, and
+// that all reports of the allocator are right. Throws ModelError or InternalError.
 //
 // The instructions are in device_model_blocks.h (allocate, free, use), device_model_pools.h (pools,
-// checkpoints), device_model_groups.h (exclusive groups), device_model_replays.h (their
-// graphs), device_model_sharing.h (other processes, peers, streams that go) and
-// device_model_shortage.h (limits, callbacks, when a request may fail).
+// checkpoints), device_model_groups.h (exclusive groups), device_model_replays.h (their graphs),
+// device_model_sharing.h (other processes, peers, destroyed streams) and device_model_shortage.h
+// (limits, callbacks, when a request may fail).
 #pragma once
 
 #include "ferro/core/device/device_memory.h"
@@ -39,8 +39,8 @@
 
 namespace ferro::testing {
 
-// Faults that are known, each with a test in found_test.cpp, past which the model looks. What is
-// mended becomes false, and then goes.
+// Known faults that the model tolerates, each with a test in found_test.cpp. The constant of a
+// mended fault becomes false and is then removed.
 namespace known {
 inline constexpr bool kRejectionsStay = false;
 inline constexpr bool kSharedPagesBeyondLimit = false;
@@ -54,7 +54,7 @@ class DeviceModel {
   static constexpr std::array<PoolId, 6> kPools = {kDefaultPool, PoolId{0, 5},  PoolId{6, 0},
                                                    PoolId{0, 9}, PoolId{0, 11}, PoolId{0, 13}};
 
-  // A look inside merges what is unmerged, so usually it does not follow every step.
+  // A full check merges unmerged blocks, so it usually does not follow every step.
   static constexpr unsigned kLookEvery = 8;
 
   DeviceModel(const World& world, const std::string& settings, unsigned look_every = kLookEvery)
@@ -65,11 +65,11 @@ class DeviceModel {
                                              [this] { return relieve(); });
     graph_memory_ = std::make_unique<GraphMemory>(*device_);
   }
-  // A model that failed leaves its device behind, whose destructor needs a sound one.
+  // A failed model leaks its device, whose destructor needs a sound state.
   ~DeviceModel() {
     FaultyApi::reset();
     if (device_ != nullptr) {
-      // Never destroyed, so that they count as no leak.
+      // Never destroyed, so that they do not count as leaks.
       static auto& left =
           *new std::vector<std::tuple<GraphMemory*, DeviceMemory*, AddressIndex*>>();
       left.emplace_back(graph_memory_.release(), device_.release(), index().release());
@@ -91,7 +91,7 @@ class DeviceModel {
   // Ends captures and work, frees everything, and expects an empty device.
   void finish();
 
-  // Instructions. A refusal of the driver must leave the model right as it is.
+  // Instructions. After a refusal by the driver the model must still be right.
   void operator()(const Allocate& i) { allocate(pool_for(i.pool), i); }
   void operator()(const AllocateAt& i);
   void operator()(const Free& i) {
@@ -148,7 +148,7 @@ class DeviceModel {
     unsigned stream;
     unsigned capture;
   };
-  // What a block is shared as, with the handles behind it when that was said.
+  // The units that a block is shared as, with the handles behind it at that time.
   struct Shared {
     SharedRange range;
     std::vector<DriverLedger::Handle> handles;
@@ -158,15 +158,15 @@ class DeviceModel {
   struct Block {
     std::size_t size = 0;
     PoolId pool;
-    unsigned stream = 0;   // kGone: a short stream that is gone
+    unsigned stream = 0;   // kGone: a destroyed short stream
     std::uint8_t tag = 0;  // 0: never written
     std::vector<Use> uses = {};
     std::optional<Shared> shared = {};
-    std::shared_ptr<Event> last_work = nullptr;  // of a stream that is gone
-    unsigned graph = 0;                          // whose capture was given it, and which writes it
-    // Of a capture into a member that has ended: no graph but its own writes there.
+    std::shared_ptr<Event> last_work = nullptr;  // of a destroyed stream
+    unsigned graph = 0;  // the graph whose capture received it, and which writes it
+    // Of an ended capture into a member: only its own graph writes there.
     bool apart = false;
-    bool exposed = false;  // the same, and its end failed: it has no pages of its own
+    bool exposed = false;  // likewise, but its end failed: it has no pages of its own
   };
   // Freed memory that a stream may still use.
   struct Quarantined {
@@ -175,7 +175,7 @@ class DeviceModel {
     unsigned capture;              // until this capture ends, or
     std::shared_ptr<Event> event;  // until this event is complete
   };
-  // What a stream does with memory that it got comes after the use of another stream.
+  // The work of a stream on its new memory comes after the use by another stream.
   struct Promise {
     std::shared_ptr<Event> before;
     std::shared_ptr<Event> after;
@@ -186,7 +186,7 @@ class DeviceModel {
     StreamId stream;
   };
   using Live = std::map<std::uint64_t, Block>;
-  // What a capture was given, in that order; a replay writes all of it.
+  // The memory that a capture received, in that order; a replay writes all of it.
   struct Graph {
     unsigned number = 0;
     PoolId pool;
@@ -195,7 +195,7 @@ class DeviceModel {
     std::vector<std::pair<std::uint64_t, std::size_t>> ranges = {};
   };
 
-  // One for all models: it is large, and empty when a model is finished. One that fails keeps it.
+  // Shared by all models: it is large, and empty after a finished model. A failed model keeps it.
   static std::unique_ptr<AddressIndex>& index() {
     static std::unique_ptr<AddressIndex> index;
     return index;
@@ -213,7 +213,7 @@ class DeviceModel {
   }
   static std::size_t pages_of(std::size_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes; }
   static bool fault_struck() { return *FaultyApi::failed() != '\0'; }
-  // What may be thrown is a fault's doing, and was counted by perform.
+  // Only a planted fault may make the function throw; `perform` counted it.
   template <typename Function>
   void guarded(Function function) {
     try {
@@ -233,7 +233,7 @@ class DeviceModel {
   }
   void allocate(const PoolId& pool, const Allocate& request);
   void free(Live::iterator found);
-  // Of blocks of the default pool, by the stream of the block and its size class.
+  // The owner of blocks of the default pool: their stream and size class.
   using Owner = std::pair<unsigned, bool>;
   static Owner owner_of(unsigned stream, std::size_t size) {
     return {stream % Traffic::kStreams, is_large(size)};
@@ -326,26 +326,26 @@ class DeviceModel {
   std::map<PoolId, int> holds_;
   std::optional<PoolCheckpoint> checkpoint_;
   std::vector<std::pair<std::uint64_t, std::size_t>> recorded_;  // by the checkpoint
-  std::map<PoolId, unsigned> groups_;  // of members; those that left have one of their own
+  std::map<PoolId, unsigned> groups_;  // of members; pools that left have a group of their own
   std::map<PoolId, Graph> running_;    // captures into pools
   std::vector<Graph> graphs_;
   std::map<unsigned, std::shared_ptr<Event>> last_replay_;  // of each group
-  // Of each pool, work on blocks that are freed: its graphs may write there again.
+  // For each pool, work on freed blocks, where its graphs may write again.
   std::map<PoolId, std::vector<std::shared_ptr<Event>>> last_uses_;
   std::set<PoolId> excluded_;   // had a checkpoint
-  std::set<PoolId> captured_;   // no members, with a graph that has pages
+  std::set<PoolId> captured_;   // non-members with a graph that has pages
   std::set<PoolId> unsettled_;  // the end of their last capture failed
   unsigned next_graph_ = 0;
   unsigned next_lone_ = kGroups;
   std::size_t limit_ = PageStore::kNoLimit;
   std::size_t rejection_limit_ = PageStore::kNoLimit;
   std::size_t rejection_limit_before_ = PageStore::kNoLimit;  // in force until the next request
-  CUdeviceptr others_ = 0;                                    // what other programs hold
+  CUdeviceptr others_ = 0;                                    // memory of other programs
   std::size_t others_bytes_ = 0;
   OnShortage on_shortage_{Relief::kNone, 0, kBlockAlignment};
   bool relieving_ = false;
   bool has_peer_ = false;
-  bool ever_failed_ = false;  // a call of the driver did
+  bool ever_failed_ = false;  // a driver call failed
   std::size_t lost_reservations_ = 0;
   unsigned next_tag_ = 0;
   unsigned steps_ = 0;

@@ -1,4 +1,4 @@
-// The model's blocks: allocated, used by streams, freed, and who waits for whom.
+// The model's blocks: allocation, uses by streams, frees, and the waits between streams.
 #pragma once
 
 #include "model/device_model.h"
@@ -35,7 +35,8 @@ inline void DeviceModel::allocate(const PoolId& pool, const Allocate& i) {
     return;
   }
   expect(result.failure == nullptr, "success has nothing to explain");
-  // What a capture in a group may keep begins and ends with pages, unless the capture before tells.
+  // A block that a capture in a group may keep covers whole pages, unless the previous capture
+  // predicts its lifetime.
   const std::size_t whole = pages_of(i.size) * kPageBytes;
   expect(
       result.size == (borrows && i.size > kSmallRequest && result.size >= whole ? whole : i.size),
@@ -75,7 +76,7 @@ inline void DeviceModel::operator()(const AllocateAt& i) {
   }
   const unsigned number = number_of(stream);
   if (number == kGone) {
-    return;  // a program does not ask for memory of a stream that is gone
+    return;  // a program requests no memory for a destroyed stream
   }
   wait_for_late_uses(pool, owner_of(number, i.size));
   const bool expected = is_free_range(pool, stream, ptr, i.size);
@@ -86,9 +87,9 @@ inline void DeviceModel::operator()(const AllocateAt& i) {
   });
   expect(result.failure == nullptr, "there is nothing to explain");
   if (result.ptr == kNull) {
-    // A capture does not get what graphs of its pool may write.
+    // A capture does not get memory that graphs of its pool may write.
     const bool may_refuse = running_.contains(pool) || unsettled_.contains(pool);
-    expect(!expected || may_refuse || fault_struck(), "what is free can be had");
+    expect(!expected || may_refuse || fault_struck(), "free memory can be allocated");
     return;
   }
   expect(result.ptr == ptr && ptr + i.size > ptr, "at the address");
@@ -98,7 +99,7 @@ inline void DeviceModel::operator()(const AllocateAt& i) {
   become_live(ptr, result.size, pool, number);
 }
 
-// Is all of it one free block, as the allocator shows it, that serves such requests?
+// Does the allocator's view show the range within one free block that serves such requests?
 inline bool DeviceModel::is_free_range(const PoolId& pool, StreamId stream, DevicePtr ptr,
                                        std::size_t size) {
   for (const SegmentView& segment : device_->report().segments(&pool)) {
@@ -166,7 +167,7 @@ inline void DeviceModel::wait_for(const LateUse& use, unsigned stream) {
   }
 }
 
-// A program waits before each request, whether it then gets that memory or not.
+// A program waits before each request, even if the request does not get that memory.
 inline void DeviceModel::wait_for_late_uses(const PoolId& pool, const Owner& owner) {
   if (pool == kDefaultPool) {
     std::erase_if(late_uses_[owner], [&](const LateUse& use) {
@@ -179,8 +180,8 @@ inline void DeviceModel::wait_for_late_uses(const PoolId& pool, const Owner& own
   }
 }
 
-// A page behind other addresses is behind all work that the device was given. Memory in its place
-// serves whatever fits, as in expandable segments.
+// A page at a new address is ordered behind all work of the device. Memory at its old address
+// serves any request that fits, as in expandable segments.
 inline void DeviceModel::wait_for_uses_of(const Block& block, std::uint64_t begin) {
   if (block.pool == kDefaultPool && block.stream != kGone) {
     std::erase_if(late_uses_[owner_of(block.stream, block.size)], [&](const LateUse& use) {
@@ -224,7 +225,7 @@ inline void DeviceModel::operator()(const RecordStream& i) {
   }
 }
 
-// kGone: of a stream that is.
+// The number of a stream; kGone for a destroyed one.
 inline unsigned DeviceModel::number_of(StreamId stream) const {
   for (unsigned number = 0; number < Traffic::kStreams; ++number) {
     if (traffic_.stream(number) == stream) {
@@ -275,7 +276,7 @@ inline void DeviceModel::quarantine(std::uint64_t begin, std::size_t size, const
        running == 0 ? std::make_shared<Event>(traffic_.record(use.stream)) : nullptr});
 }
 
-// A checkpoint is restored only when nobody else uses the pool. False: captures do.
+// A checkpoint is restored only while the pool has no other uses. False if captures use it.
 inline bool DeviceModel::settle_uses(const PoolId& pool) {
   for (const auto& [address, block] : live_) {
     for (const Use& use : block.pool == pool ? block.uses : std::vector<Use>{}) {

@@ -1,4 +1,4 @@
-// What the model checks after each step, now and then, and at the end.
+// The model's checks: after each step, at intervals, and at the end.
 #pragma once
 
 #include "model/device_model.h"
@@ -71,7 +71,7 @@ inline void DeviceModel::check_everything() {
   }
 }
 
-// What a heap takes to be behind an address is mapped there.
+// Checks that the pages which a heap records behind its addresses are mapped there.
 inline void DeviceModel::check_places(const std::vector<SegmentView>& segments) {
   for (const SegmentView& segment : segments) {
     const Span& span = *addresses().find(segment.ptr);
@@ -119,7 +119,7 @@ inline void DeviceModel::finish() {
 }
 
 inline void DeviceModel::check_empty() {
-  // Addresses that the driver refuses to take back are lost, which costs nothing.
+  // Addresses that the driver refuses to release are lost, which is harmless.
   const DriverLedger::Counts left = ledger_.counts();
   expect(left.reservations <= lost_reservations_, "addresses go back");
   expect(left.mappings == 0 && left.handles == 0, "pages go back");

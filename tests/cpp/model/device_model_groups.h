@@ -1,11 +1,11 @@
-// The model's exclusive groups: pools that join and leave, and which page is whose.
+// The model's exclusive groups: pools that join and leave, and the owners of pages.
 #pragma once
 
 #include "model/device_model.h"
 
 namespace ferro::testing {
 
-// While graphs are captured, most requests for private pools are theirs.
+// During captures, most requests for private pools go to their pools.
 inline PoolId DeviceModel::pool_for(unsigned number) const {
   if (number >= 128 && !running_.empty()) {
     return std::next(running_.begin(), static_cast<std::ptrdiff_t>(number % running_.size()))
@@ -19,7 +19,7 @@ inline bool DeviceModel::is_alone(const PoolId& pool) const {
   return std::ranges::count_if(groups_, [&](const auto& e) { return e.second == group; }) == 1;
 }
 
-// By address, what is mapped where graphs write.
+// The pages mapped where graphs write, by address.
 inline DeviceModel::Pages DeviceModel::pages_of(std::span<const Graph> graphs) const {
   Pages pages;
   for (const Graph& graph : graphs) {
@@ -49,12 +49,12 @@ inline void DeviceModel::operator()(const JoinGroup& i) {
     ever_failed_ = true;
     expect(member || traffic_.captures() != 0 ||
                graph_memory_->leave(pool) == SharingResult::kNoMember,
-           "who cannot join is no member");
+           "a pool that cannot join is not a member");
     result = join();
   }
   if (traffic_.captures() != 0) {
     expect(*result == SharingResult::kCapturing || *result == SharingResult::kMember,
-           "nobody joins during a capture");
+           "no pool joins during a capture");
     return;
   }
   if (member && before->second != group && !is_alone(pool)) {
@@ -94,7 +94,7 @@ inline void DeviceModel::operator()(const LeaveGroup& i) {
         return entry.second.pool == pool && entry.second.exposed;
       });
       expect(traffic_.captures() != 0 || unsettled_.contains(pool) || exposed,
-             "nobody leaves during a capture");
+             "no pool leaves during a capture");
       return;
     }
     case SharingResult::kNoMember:
@@ -105,8 +105,8 @@ inline void DeviceModel::operator()(const LeaveGroup& i) {
   }
 }
 
-// Of what the members of each group hold, each page counts once: sum of reserved(pool) == pages
-// behind their blocks + pages that they share.
+// Within each group, every page counts once: sum of reserved(pool) over the members == pages behind
+// their blocks + pages that they share.
 inline void DeviceModel::check_groups() {
   if (groups_.empty()) {
     return;
@@ -136,17 +136,18 @@ inline void DeviceModel::check_groups() {
   }
 }
 
-// A page of a block that lives has no other graph than its own at another address.
+// Checks that no graph has the page of a live block at another address, except the graph of the
+// block.
 inline void DeviceModel::check_owners() {
   using Handle = DriverLedger::Handle;
   const auto for_each_page = [this](std::uint64_t begin, std::size_t size, auto function) {
     for (std::uint64_t at = begin / kPageBytes * kPageBytes; at < begin + size; at += kPageBytes) {
       const auto [first, handle] = ledger_.mapping_behind(at);
-      expect(handle != 0, "what is in use is mapped");
+      expect(handle != 0, "used memory is mapped");
       function(first, handle);
     }
   };
-  // What has left its pool may be mapped still.
+  // Memory that has left its pool may still be mapped.
   const auto is_there = [this](std::uint64_t begin, std::size_t size) {
     for (std::uint64_t at = begin / kPageBytes * kPageBytes; at < begin + size; at += kPageBytes) {
       const DevicePtr ptr{std::max(at, begin)};
@@ -171,7 +172,7 @@ inline void DeviceModel::check_owners() {
       const auto [known, is_new] = of_blocks.try_emplace(handle, Page{first, of});
       expect(is_new || known->second.first == first, "a live page has one address");
       if (known->second.graph != of) {
-        known->second.graph = 0;  // of nobody alone
+        known->second.graph = 0;  // of no single graph
       }
     });
   }
@@ -180,17 +181,18 @@ inline void DeviceModel::check_owners() {
       continue;
     }
     for (const auto& [begin, size] : graph.ranges) {
-      // Before the pool joined it may have given pages back.
+      // The pool may have released pages before it joined.
       if (!graph.of_member && !is_there(begin, size)) {
         continue;
       }
       for_each_page(begin, size, [&](std::uint64_t first, Handle handle) {
         const auto live = of_blocks.find(handle);
-        // What was let go after its capture, the graph writes there too, and anybody may have it.
+        // The graph still writes to memory that was freed after its capture, and other owners may
+        // have it.
         expect(live == of_blocks.end() || live->second.first == first ||
                    live->second.graph == graph.number ||
                    (live->second.graph == 0 && writes(graph, live->second.first, 1)),
-               "no graph has the page of somebody's block at another address");
+               "no graph has the page of another's live block at another address");
       });
     }
   }

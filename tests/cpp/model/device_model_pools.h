@@ -57,7 +57,7 @@ inline void DeviceModel::operator()(const TakeCheckpoint& i) {
     PoolCheckpoint taken;
     error = take_checkpoint(*graph_memory_, pool, &taken);
     expect((error == CheckpointError::kBorrows) == borrows || unsettled_.contains(pool),
-           "no checkpoint is taken of what is borrowed");
+           "no checkpoint includes borrowed pages");
     if (error == CheckpointError::kNone) {
       expect(holds_[pool] > 0, "of a pool that is held");
       checkpoint_ = taken;
@@ -84,7 +84,7 @@ inline void DeviceModel::operator()(const RestoreCheckpoint&) {
   std::map<std::uint64_t, Block> before;
   for (const BlockView& view : change.freed) {
     const auto found = live_.find(address_of(view.ptr));
-    expect(found != live_.end() && found->second.size == view.size, "what was freed was live");
+    expect(found != live_.end() && found->second.size == view.size, "a freed block was live");
     before.insert(live_.extract(found));
   }
   for (const BlockView& view : change.allocated) {
@@ -97,7 +97,7 @@ inline void DeviceModel::operator()(const RestoreCheckpoint&) {
                   number_of(heap_of(address_of(view.ptr)).stream()));
     }
   }
-  expect(live_in(checkpoint_->pool) == recorded_, "what was recorded is live, and nothing else");
+  expect(live_in(checkpoint_->pool) == recorded_, "exactly the recorded blocks are live");
 }
 
 }  // namespace ferro::testing

@@ -1,4 +1,4 @@
-// The model performs whole programs.
+// Whole programs on the model.
 #pragma once
 
 #include "model/device_model.h"

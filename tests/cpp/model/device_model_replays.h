@@ -1,7 +1,7 @@
 // The model's graphs: captured into pools, and replayed.
 //
-// A replay writes every byte of all that its capture was given. So a page that two have at once
-// shows as a wrong tag of a block that is read later.
+// A replay writes every byte that its capture received. So a page with two owners shows as a wrong
+// tag of a block that is read later.
 #pragma once
 
 #include "model/device_model.h"
@@ -31,13 +31,13 @@ inline void DeviceModel::operator()(const BeginGraph& i) {
   guarded([&] { result = graph_memory_->begin_capture(pool); });
   if (result != SharingResult::kOk) {
     expect(result == SharingResult::kOutOfMemory && (unsettled_.contains(pool) || fault_struck()),
-           "a capture begins, but after one that failed");
+           "a capture begins, unless the previous one failed");
     expect(release(pool), "it was held");
     return;
   }
   settle_blocks(pool);
   if (captured_.contains(pool) && !is_member(pool) && !excluded_.contains(pool)) {
-    // Nobody declared it; what its graph keeps is its own from now on.
+    // The pool was not declared; its graph owns the results from now on.
     groups_[pool] = next_lone_++;
     for (auto& [begin, block] : live_) {
       block.apart = block.apart || (block.pool == pool && block.graph != 0);
@@ -47,7 +47,7 @@ inline void DeviceModel::operator()(const BeginGraph& i) {
   begin_capture(stream);
 }
 
-// What an earlier capture left alive has its own pages now.
+// Marks the blocks that an earlier capture left alive: they have their own pages now.
 inline void DeviceModel::settle_blocks(const PoolId& pool) {
   unsettled_.erase(pool);
   for (auto& [begin, block] : live_) {
@@ -89,8 +89,8 @@ inline void DeviceModel::note_freed(const Block& block) {
   }
 }
 
-// Without a capture a pool gives also what its graphs have let go and still write, or have written
-// lately when they are gone.
+// Outside of captures a pool also serves memory that its graphs have freed and still write, or that
+// destroyed graphs wrote lately.
 inline void DeviceModel::wait_for_replays(const Block& block) {
   if (!is_member(block.pool) || block.stream == kGone || is_capturing(block.stream)) {
     return;
@@ -131,7 +131,7 @@ inline void DeviceModel::end_graph(PoolId pool, bool succeeds) {
       block.apart = graph.of_member && sound;
       block.exposed = !sound;
       if (sound) {
-        // Of a pool with checkpoints, where an earlier graph of a group may have replayed meanwhile.
+        // In a pool with checkpoints an earlier graph of a group may have replayed meanwhile.
         if (!graph.of_member) {
           wait_for_replays(block);
         }
@@ -143,7 +143,7 @@ inline void DeviceModel::end_graph(PoolId pool, bool succeeds) {
     unsettled_.insert(pool);
     expect(fault_struck() || ever_failed_ ||
                std::min(budget(), rejection_limit_before_) < held + given * kPageBytes,
-           "only without pages for what lives");
+           "only without pages for live blocks");
   }
   if (world_.any_order && succeeds && !is_member(pool) && !excluded_.contains(pool) &&
       has_pages(pool)) {
@@ -152,7 +152,7 @@ inline void DeviceModel::end_graph(PoolId pool, bool succeeds) {
   if (succeeds && sound) {
     graphs_.push_back(std::move(graph));
   } else {
-    // Nobody has the graph.
+    // The program does not keep the graph.
     expect(release(pool), "it was held");
   }
 }
@@ -163,7 +163,7 @@ inline bool DeviceModel::writes(const Graph& graph, std::uint64_t begin, std::si
   });
 }
 
-// Whoever works where the graph does can be made to wait.
+// Whether all streams that use the graph's memory can be made to wait.
 inline bool DeviceModel::may_replay(const Graph& graph, unsigned stream) const {
   if (traffic_.capturing(stream) || (!graph.of_member && traffic_.captures() != 0)) {
     return false;
@@ -188,9 +188,10 @@ inline void DeviceModel::operator()(const Replay& i) {
 inline void DeviceModel::replay(const Graph& graph, unsigned stream) {
   if (!graph.of_member && std::ranges::any_of(pages_of({&graph, 1}),
                                               [](const auto& page) { return page.second == 0; })) {
-    return;  // a pool that is no member may have lent what its graphs have let go of
+    return;  // a non-member may have lent memory that its graphs have freed
   }
-  // Streams that work on what it writes; without a group, on what anybody got of it since.
+  // Streams that work on memory that the graph writes; without a group, also new owners of such
+  // memory.
   std::set<unsigned> streams;
   std::map<std::uint64_t, Block*> blocks;
   for (auto& [begin, block] : live_) {
@@ -200,7 +201,7 @@ inline void DeviceModel::replay(const Graph& graph, unsigned stream) {
       for (const Use& use : block.uses) {
         streams.insert(use.stream);
       }
-      expect(block.graph == graph.number || !block.apart, "results are their graph's alone");
+      expect(block.graph == graph.number || !block.apart, "results belong to their own graph");
     }
   }
   if (!graph.of_member) {

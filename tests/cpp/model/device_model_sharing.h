@@ -1,4 +1,4 @@
-// What the model shares: blocks with other processes, everything with a peer; and streams that go.
+// The model's sharing: blocks with other processes, all memory with a peer; and destroyed streams.
 #pragma once
 
 #include "model/device_model.h"
@@ -51,7 +51,7 @@ inline void DeviceModel::operator()(const Export& i) {
   }
   const SharedRange& first = block.shared->range;
   expect(range.begin == first.begin && range.units.size() == first.units.size(),
-         "who has opened it sees what is written");
+         "the importer sees what is written");
   for (std::size_t unit = 0; unit < range.units.size(); ++unit) {
     expect(range.units[unit].id == first.units[unit].id &&
                range.units[unit].bytes == first.units[unit].bytes,
@@ -60,7 +60,7 @@ inline void DeviceModel::operator()(const Export& i) {
   check_shared(found->first, block);
 }
 
-// What was said when it was shared still holds.
+// Checks that the description of a shared block still holds.
 inline void DeviceModel::check_shared(std::uint64_t address, const Block& block) {
   const Shared& shared = *block.shared;
   std::uint64_t at = address_of(shared.range.begin);
@@ -80,7 +80,7 @@ inline void DeviceModel::check_shared(std::uint64_t address, const Block& block)
 }
 
 inline void DeviceModel::operator()(const AddPeer&) {
-  has_peer_ = false;  // also when a second request for the same fails
+  has_peer_ = false;  // also when adding it again fails
   guarded([this] {
     device_->add_peer(1);
     traffic_.add_peer();
@@ -101,7 +101,7 @@ inline void DeviceModel::check_peer() {
   }
 }
 
-// A program lets a stream go that nothing waits for any more but blocks of its own.
+// A program destroys a stream only when nothing but its own blocks waits for it.
 inline bool DeviceModel::may_go() {
   if (!world_.short_streams || !traffic_.has_spare_stream() || traffic_.captures() != 0) {
     return false;
@@ -112,7 +112,7 @@ inline bool DeviceModel::may_go() {
       return false;
     }
   }
-  // What was deferred behind captures or faults gets its events now.
+  // Frees deferred by captures or faults get their events now.
   bool collected = false;
   guarded([&] {
     device_->collect_pending();
@@ -138,7 +138,7 @@ inline void DeviceModel::operator()(const DestroyStream&) {
     }
   }
   for (const bool large : {false, true}) {
-    late_uses_.erase({Traffic::kShortStream, large});  // that stream requests nothing more
+    late_uses_.erase({Traffic::kShortStream, large});  // that stream makes no further requests
   }
   ledger_.lose(raw(traffic_.replace_short_stream()));
 }

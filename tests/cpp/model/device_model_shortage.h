@@ -1,4 +1,4 @@
-// When memory is short: limits, other programs, callbacks, and when a request may fail.
+// Shortage of memory: limits, other programs, callbacks, and the conditions for a request to fail.
 #pragma once
 
 #include "model/device_model.h"
@@ -31,7 +31,7 @@ inline void DeviceModel::operator()(const OthersHold& i) {
   }
 }
 
-// A callback does nothing when it is called for what it does itself.
+// A callback does nothing when its own request calls it.
 inline bool DeviceModel::relieve() {
   if (relieving_) {
     return false;
@@ -54,11 +54,11 @@ inline bool DeviceModel::relieve() {
       break;
   }
   relieving_ = false;
-  // What it says need not be true.
+  // Its return value need not be true.
   return live_.size() < live || on_shortage_.what % 2 == 0;
 }
 
-// Bytes that the allocator may hold at most.
+// The most bytes that the allocator may hold.
 inline std::size_t DeviceModel::budget() const {
   const std::size_t taken = others_bytes_ + world_.headroom * kPageBytes;
   return std::min({limit_, rejection_limit_, kDeviceBytes - std::min(kDeviceBytes, taken)});
@@ -87,7 +87,7 @@ inline std::size_t DeviceModel::bytes_in_use() {
 
 inline void DeviceModel::check_failure(const Allocate& request, const OutOfMemoryFacts& facts,
                                        std::size_t held_before) {
-  // What it takes when nothing that is there serves it.
+  // The memory for the request if no existing memory serves it.
   const std::size_t needed = pages_of(request.size) * kPageBytes;
   if (facts.rejected_beyond) {
     if (known::kRejectionsStay && on_shortage_.relief != Relief::kNone) {
@@ -98,12 +98,12 @@ inline void DeviceModel::check_failure(const Allocate& request, const OutOfMemor
            "rejected only beyond that limit");
     return;
   }
-  // What the driver refused to take back once goes when a request has failed.
+  // Memory that the driver once refused to release is released when a request has failed.
   const std::size_t held =
       std::max(device_->report().held_bytes(), ever_failed_ ? held_before : std::size_t{0});
   expect(fault_struck() || budget() < held + needed,
          "out of memory only when new memory cannot help");
-  // After a fault something may be lost until the driver takes it back.
+  // After a fault some memory may be lost until the driver releases it.
   const bool beyond = known::kSharedPagesBeyondLimit && budget() < held_before;
   const bool is_undisturbed =
       !ever_failed_ && !fault_struck() && traffic_.captures() == 0 && !beyond;
@@ -113,11 +113,11 @@ inline void DeviceModel::check_failure(const Allocate& request, const OutOfMemor
   if (is_undisturbed && !has_peer_) {
     const std::size_t in_use =
         device_->report().held_bytes() - device_->store().counts().idle * kPageBytes;
-    expect(budget() < in_use + needed, "out of memory only when what is idle is too little");
+    expect(budget() < in_use + needed, "out of memory only when idle memory is too little");
   }
 }
 
-// No stream gets work meanwhile. Limits and headroom may keep what sleeps from waking.
+// No stream gets work meanwhile. Limits and headroom may keep sleeping memory from waking.
 inline void DeviceModel::operator()(const Nap&) {
   const OnShortage relief = std::exchange(on_shortage_, {Relief::kNone, 0, kBlockAlignment});
   device_->store().set_limit(PageStore::kNoLimit);
@@ -135,16 +135,17 @@ inline void DeviceModel::operator()(const Nap&) {
       return;
     }
     expect(slept.result == SleepResult::kOk, "there is host memory");
-    expect(device_->sleep_view().asleep_bytes == slept.bytes, "what sleeps is counted");
+    expect(device_->sleep_view().asleep_bytes == slept.bytes, "sleeping memory is counted");
     expect(fault_struck() || device_->report().held_bytes() + slept.bytes <= held,
-           "what sleeps is given back");
+           "sleeping memory is released");
   });
   device_->report().check_invariants();
   check_step();
   while (device_->sleep_view().asleep_bytes != 0) {
     guarded([&] {
       const SleepOutcome woke = device_->wake(all);
-      expect(woke.result == SleepResult::kOk || fault_struck(), "there is room for what slept");
+      expect(woke.result == SleepResult::kOk || fault_struck(),
+             "there is room for sleeping memory");
     });
     if (fault_struck()) {
       check_step();

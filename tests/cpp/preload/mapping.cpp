@@ -1,5 +1,5 @@
-// An allocator for MemPools as sleep modes of engines have it: each request is memory of the driver
-// that it maps itself, and that it unmaps and maps again behind its back.
+// An allocator for MemPools like those of inference engines with a sleep mode. It maps driver
+// memory for each request, and unmaps and remaps it without telling the owner of the pool.
 #include <cuda.h>
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Two and more threads at one biased lock: nobody is ever inside with another, above all not while
-// the bias is revoked. A lock is revoked once, so there is a fresh one for every few turns.
+// Two and more threads contend for one biased lock: at most one holds it at any time, also during
+// the revocation of the bias. A lock is revoked only once, so every few turns use a fresh one.
 #include "ferro/base/biased_mutex.h"
 
 #include <gtest/gtest.h>
@@ -16,9 +16,9 @@ namespace ferro {
 namespace biased_mutex_test {
 
 constexpr int kRevocations = 50'000;
-constexpr std::chrono::seconds kMostTime{5};  // where other programs take the processors
+constexpr std::chrono::seconds kMostTime{5};  // while other programs take the processors
 
-// A count that is right only when turns exclude each other.
+// A count that is right only if turns exclude each other.
 struct Guarded {
   BiasedSpinMutex mutex;
   std::int64_t count FERRO_GUARDED_BY(mutex) = 0;
@@ -38,7 +38,7 @@ struct Guarded {
 
  private:
   void add_one() FERRO_REQUIRES(mutex) {
-    // Read and written as one would be, but in two steps that the compiler keeps.
+    // An increment in two steps, which the compiler keeps apart.
     std::int64_t volatile& seen = count;
     seen = seen + 1;
   }
@@ -50,9 +50,9 @@ void pause_randomly(std::mt19937& rng) {
   }
 }
 
-// The owner takes one turn after another, without a pause, until some time after the other thread,
-// which comes at a random moment, has revoked the bias. Both spin for each other, so that they
-// really run side by side.
+// The owner takes turns without a pause, until some time after the other thread, which starts at a
+// random moment, has revoked the bias. Both spin while they wait for each other, so that they
+// really run in parallel.
 template <typename OthersTurn>
 void race_at_fresh_locks(OthersTurn others_turn) {
   constexpr int kOthersTurns = 3;
@@ -85,7 +85,7 @@ void race_at_fresh_locks(OthersTurn others_turn) {
     guarded.turn();  // and has the bias
     std::int64_t turns = 1;
     offered.store(&guarded);
-    // Not without end, in case the other does not run at the moment.
+    // The loop is bounded, because the other thread may not be running.
     for (int shared = 0; shared < kSharedTurns && turns < kMostTurns; ++turns) {
       shared += guarded.mutex.is_biased() ? 0 : 1;
       guarded.turn();

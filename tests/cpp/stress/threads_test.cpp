@@ -1,6 +1,6 @@
-// Threads, streams and frees across threads, with pools and blocks that are shared. No thread gets
-// memory that another one holds, and at the end everything adds up and the device is empty. Built with
-// ThreadSanitizer it proves the locking.
+// Threads, streams and frees across threads, with pools and shared blocks. No thread gets memory
+// that another one holds, and at the end the statistics agree and the device is empty. With
+// ThreadSanitizer it tests the locking.
 #include "ferro/base/lazy_array.h"
 #include "ferro/core/device/device_memory.h"
 #include "support/sanitizers.h"
@@ -33,8 +33,8 @@ struct HeldBlock {
   std::size_t size = 0;
 };
 
-// Who holds which memory, at a grain fine enough to notice overlaps; without a lock, so that it
-// does not order the threads.
+// The owners of memory, fine-grained enough to notice overlaps; without a lock, so that it does not
+// order the threads.
 class Ownership {
  public:
   void take(const HeldBlock& block) { set(block, 0, 1); }
@@ -108,7 +108,7 @@ class ThreadsTest : public ::testing::TestWithParam<StressCase> {
             .headroom = GetParam().headroom_pages * kPageBytes,
             .stream_lasts = [this](DeviceId, StreamId stream) { return stream != streams_[0]; }};
   }
-  // Half of the threads have a stream of their own, the others share one.
+  // Half of the threads have their own stream, the others share one.
   StreamId stream_of(std::size_t thread) const {
     return streams_[std::min(thread, streams_.size() - 1)];
   }
@@ -129,7 +129,7 @@ class ThreadsTest : public ::testing::TestWithParam<StressCase> {
     const ExportResult result = device_.export_block(span, block.ptr, &range);
     wrong_answers_ += result == ExportResult::kOk && !range.units.empty() ? 0 : 1;
   }
-  // What nobody holds any more is freed where memory is short.
+  // Frees an unowned block when memory is short.
   bool relieve() {
     const auto block = mailbox_.take();
     if (block) {
@@ -234,7 +234,7 @@ TEST_P(ThreadsTest, EndWithAnEmptyDevice) {
   EXPECT_EQ(wrong_answers_, 0U);
   if (GetParam().most_pages() < kDevicePages) {
     EXPECT_LE(device_.store().counts().peak_held, GetParam().most_pages());
-    EXPECT_GT(device_.report().counters().retries, 0U) << "the limit is there to be met";
+    EXPECT_GT(device_.report().counters().retries, 0U) << "some request should reach the limit";
   } else {
     EXPECT_EQ(refused_, 0U);
   }
@@ -282,7 +282,7 @@ TEST(LookupTest, AddressesAreFoundWhileSpansComeAndGo) {
         Span* span = addresses.find(ptr + (size - 1));
         wrong += span != nullptr && span->base() <= ptr && span->heap()->stream() == stream ? 0 : 1;
         last[thread] = address_of(ptr);
-        // Another's span is there or gone.
+        // The span of another thread may exist or not.
         addresses.find(DevicePtr{last[(thread + 1) % last.size()].load()});
         wrong += span->heap()->free(*span, ptr).error == FreeError::kNone ? 0 : 1;
         device.empty_cache();

@@ -1,5 +1,5 @@
-// A child by fork() that does one thing, tells its parent a string, and is gone at the end of the
-// scope.
+// A child of fork() that runs one function, sends a string to its parent, and is killed at the end
+// of the scope.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace ferro {
 
 class ChildProcess {
  public:
-  // What `work` returns is told to the parent; then the child waits until it is killed.
+  // The child sends the result of `work` to the parent; then it waits until it is killed.
   explicit ChildProcess(const std::function<std::string()>& work) {
     std::array<int, 2> ends{-1, -1};
     if (pipe(ends.data()) != 0) {
@@ -43,20 +43,20 @@ class ChildProcess {
   ChildProcess& operator=(const ChildProcess&) = delete;
 
   pid_t process() const { return process_; }
-  // What the child told, 4 KiB at most; empty when its work threw.
+  // The string from the child, at most 4 KiB; empty if its work threw.
   std::string read() const {
     std::array<char, 4096> text{};
     const ssize_t got = ::read(told_, text.data(), text.size());
     return {text.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0))};
   }
-  // It has ended afterwards, and is not waited for: its number stays taken.
+  // Ends the child without waiting for it, so that its process id stays in use.
   void end() const {
     kill(process_, SIGKILL);
     siginfo_t ended{};
     waitid(P_PID, static_cast<id_t>(process_), &ended, WEXITED | WNOWAIT);
   }
   void wait() const { waitpid(process_, nullptr, 0); }
-  // It stops itself, or is stopped; returns once it is.
+  // Returns once the child is stopped, by itself or by another process.
   void wait_until_stopped() const { waitpid(process_, nullptr, WUNTRACED); }
 
  private:

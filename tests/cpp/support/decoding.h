@@ -1,4 +1,4 @@
-// Bytes of a fuzzer or a seed become programs.
+// Decodes bytes of a fuzzer or a seed to programs.
 #pragma once
 
 #include "ferro/core/types/block.h"
@@ -24,7 +24,8 @@ class ByteReader {
   std::size_t at_ = 0;
 };
 
-// What a whole program keeps to, so that some are about pages on one line and some about pools.
+// Properties of a whole program, so that some programs concentrate on pages of one heap and others
+// on pools.
 struct Profile {
   bool pools = true;        // private ones too
   unsigned streams = 3;     // 1 to 3
@@ -46,8 +47,8 @@ inline World next_world(ByteReader& in) {
           (bits & 128) != 0, headroom % 8 < 4};
 }
 
-// Sizes on both sides of every limit that matters: alignment, small and large, pages, what is
-// exported as it is and what is joined before.
+// Sizes on both sides of every relevant limit: alignment, small and large, pages, blocks exported
+// as they are and blocks joined before.
 inline std::size_t next_size(ByteReader& in, const Profile& profile) {
   const std::size_t n = 1 + in.byte();
   switch (profile.large_only ? 5 + in.below(3) : in.below(8)) {

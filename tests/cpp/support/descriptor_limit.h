@@ -1,4 +1,4 @@
-// How many file descriptors this process may have open.
+// Limits on the open file descriptors of this process.
 #pragma once
 
 #include <cstddef>
@@ -8,14 +8,14 @@
 
 namespace ferro {
 
-// The number that the next descriptor gets. With it as the limit none can be opened.
+// The number of the next descriptor. With it as the limit none can be opened.
 inline rlim_t next_descriptor() {
   const int next = dup(STDIN_FILENO);
   close(next);
   return static_cast<rlim_t>(next);
 }
 
-// With this as the limit so many more can be opened.
+// The limit with which so many more descriptors can be opened.
 inline rlim_t limit_with_room_for(std::size_t descriptors) {
   rlim_t limit = 0;
   std::vector<int> opened;
@@ -29,7 +29,7 @@ inline rlim_t limit_with_room_for(std::size_t descriptors) {
   return limit;
 }
 
-// The most descriptors that this process may open, until the end of the scope.
+// Sets the limit of descriptors until the end of the scope.
 class DescriptorLimit {
  public:
   explicit DescriptorLimit(rlim_t limit) {

@@ -1,4 +1,4 @@
-// A server of descriptors in the test's own process, and what asks it.
+// A server of descriptors in the test's own process, and its clients.
 #pragma once
 
 #include "ferro/adapter/ipc/descriptor_client.h"
@@ -54,7 +54,7 @@ inline std::uint64_t ask_for(const ServerAddress& address, std::uint64_t id) {
   return id_in(DescriptorClient(address).request(std::array{id}).at(0));
 }
 
-// Empty when it threw nothing.
+// The message of the exception; empty if there was none.
 template <typename Call>
 std::string error_of(Call call) {
   try {
@@ -65,7 +65,7 @@ std::string error_of(Call call) {
   return "";
 }
 
-// A peer that keeps to no protocol.
+// A peer that does not follow the protocol.
 class RawPeer {
  public:
   explicit RawPeer(const ServerAddress& address) : connection_(open_unix_socket(0)) {
@@ -95,8 +95,8 @@ class RawPeer {
   const FileDescriptor connection_;
 };
 
-// Of this process, once the server has closed all connections that ended before: it answers in the
-// order in which they came.
+// The open descriptors of this process, after the server has closed all connections that ended
+// before: it answers in the order of arrival.
 inline std::size_t open_descriptors() {
   const RawPeer last(server().address());
   last.send(std::array{std::byte{0}});

@@ -30,7 +30,7 @@ class DeviceFixture : public ::testing::Test {
     config.rejection_limit = [this](std::size_t) { return rejection_limit_; };
     make_device(FaultyApi::table(), config);
   }
-  // Nothing may be left of a test but what it still holds alive, and nothing at all after that.
+  // Only memory that the test keeps alive may be left, and nothing after that is released.
   ~DeviceFixture() override {
     FaultyApi::reset();
     free_everything();
@@ -40,7 +40,7 @@ class DeviceFixture : public ::testing::Test {
     EXPECT_EQ(SimGpu::used_pages(), 0U);
   }
 
-  // In the place of the one before.
+  // Replaces the previous device.
   void make_device(const CudaApi& api, const AllocatorConfig& config) {
     graphs_.reset();
     device_ = std::make_unique<DeviceMemory>(api, 0, addresses_, config,
@@ -71,8 +71,8 @@ class DeviceFixture : public ::testing::Test {
     return std::move(result.failure);
   }
   Heap& heap_of(DevicePtr ptr) { return *addresses_.find(ptr)->heap(); }
-  // Whole free pages of the block's heap go to the store, after a wait of the host, and their
-  // mappings go.
+  // Releases whole free pages of the block's heap to the store, after a wait of the host, and
+  // removes their mappings.
   std::size_t release_pages_of(DevicePtr ptr, std::size_t pages) {
     const std::size_t released = heap_of(ptr).release_pages(pages, ReleaseAfter::kHostWait);
     device_->stale().remove_passed();
@@ -113,7 +113,7 @@ class DeviceFixture : public ::testing::Test {
   std::unique_ptr<GraphMemory> graphs_;
 };
 
-// With a stream of the program's own, of which nobody can know how long it lasts.
+// With a stream that the program created, and whose lifetime is unknown.
 class GoneStreamFixture : public DeviceFixture {
  protected:
   explicit GoneStreamFixture(std::size_t device_pages = 16)

@@ -1,5 +1,5 @@
-// What the allocator has from the driver at the moment, kept by the calls that it makes: which
-// handle is behind which address, what was exported, which events and addresses are left.
+// Tracks, by the driver calls of the allocator, what it currently has from the driver: the handle
+// behind each address, exported handles, events and addresses.
 //
 // Thread-safe.
 #pragma once
@@ -43,12 +43,12 @@ class DriverLedger {
     const std::lock_guard lock(mutex_);
     gone_.insert(stream);
   }
-  // A handle that was exported and unmapped may only come back within the same step.
+  // An exported handle that was unmapped may be mapped again only within the same step.
   void begin_step() {
     const std::lock_guard lock(mutex_);
     ++step_;
   }
-  // What was done that nobody may do; empty: nothing.
+  // The first violation of the rules; empty if there is none.
   std::string violation() const {
     const std::lock_guard lock(mutex_);
     return violation_;
@@ -62,20 +62,20 @@ class DriverLedger {
     }
     return counts;
   }
-  // 0: nothing is mapped there.
+  // 0 if nothing is mapped there.
   Handle handle_behind(std::uint64_t address) const {
     const std::lock_guard lock(mutex_);
     const auto found = around(address);
     return found != mappings_.end() ? found->second.handle : 0;
   }
-  // Where the mapping around an address begins, and of which handle; 0: nothing is mapped there.
+  // The begin and the handle of the mapping around an address; 0 if nothing is mapped there.
   std::pair<std::uint64_t, Handle> mapping_behind(std::uint64_t address) const {
     const std::lock_guard lock(mutex_);
     const auto found = around(address);
     return found != mappings_.end() ? std::pair{std::uint64_t{found->first}, found->second.handle}
                                     : std::pair{std::uint64_t{0}, Handle{0}};
   }
-  // By handle, the bytes of those behind some byte of a range.
+  // Collects the handles behind a range, with the size of each.
   void collect_handles(std::uint64_t begin, std::size_t bytes,
                        std::map<Handle, std::size_t>& out) const {
     const std::lock_guard lock(mutex_);
@@ -88,11 +88,12 @@ class DriverLedger {
     }
   }
 
-  // Told by FaultyApi: before a call, of each stream that it names; and of one that succeeded.
+  // FaultyApi calls these: before a call, for each stream that it names; and after a successful
+  // call.
   void before(const char* symbol, CUstream stream) {
     const std::lock_guard lock(mutex_);
     if (gone_.contains(stream)) {
-      violate(std::string(symbol) + " names a stream that is gone");
+      violate(std::string(symbol) + " names a destroyed stream");
     }
   }
   template <auto kMember, typename... Args>
@@ -151,7 +152,7 @@ class DriverLedger {
     }
   }
   void after(DriverCall<&CudaApi::stream_create>, CUstream* stream, unsigned) {
-    gone_.erase(*stream);  // it has the handle of one that is gone
+    gone_.erase(*stream);  // it reuses the handle of a destroyed one
   }
   void after(DriverCall<&CudaApi::event_create>, CUevent* event, unsigned) {
     const std::lock_guard lock(mutex_);
@@ -182,7 +183,7 @@ class DriverLedger {
   mutable std::mutex mutex_;
   Mappings mappings_;
   std::set<Handle> handles_;
-  // By handle, where it was when it was exported; and the step in which it left, 0: it did not.
+  // By handle: its addresses when it was exported, with the step in which it was unmapped, or 0.
   std::map<Handle, std::map<CUdeviceptr, std::uint64_t>> exported_;
   std::map<CUdeviceptr, std::size_t> reservations_;
   std::set<CUevent> events_;

@@ -1,8 +1,9 @@
-// The simulated driver's table with a counter, a trap and a ledger: every call that the allocator
-// can see fail is counted, a chosen one fails with a chosen error instead of being made, and what
-// the calls that succeed take and give back is kept.
+// The simulated driver's table with a counter, a trap and a ledger. It counts every call whose
+// failure the allocator can see, fails a chosen call with a chosen error, and records successful
+// calls in the ledger.
 //
-// The table is one for the process. Counting is thread-safe; setting trap, ledger and watcher is not.
+// There is one table for the process. Counting is thread-safe; setting trap, ledger and watcher is
+// not.
 #pragma once
 
 #include "ferro/driver/cuda_api.h"
@@ -20,19 +21,19 @@ namespace ferro::testing {
 
 class FaultyApi {
  public:
-  // The table to hand to a Driver.
+  // The table for a Driver.
   static const CudaApi& table() {
     static const CudaApi relayed = make_table();
     return relayed;
   }
 
-  // Counts from 0 again and sets no trap.
+  // Restarts the count and removes the trap.
   static void reset() { fail_at(0, CUDA_SUCCESS); }
-  // The `call`-th call from now on, counted from 1, fails; 0: none.
+  // Makes the `call`-th call from now fail, counted from 1; 0 removes the trap.
   static void fail_at(std::uint64_t call, CUresult result) { fail_only("", call, result); }
-  // The same, counting calls of one function alone: "cuMemMap".
+  // Does the same, but counts only calls of one function: "cuMemMap".
   static void fail_only(std::string symbol, std::uint64_t call, CUresult result) {
-    // A thread of the allocator's own may call while a fixture that set no trap removes it.
+    // A thread of the allocator may make a call while a fixture without a trap resets it.
     if (symbol_ != symbol) {
       symbol_ = std::move(symbol);
     }
@@ -42,13 +43,14 @@ class FaultyApi {
     failed_ = "";
   }
   static std::uint64_t calls() { return calls_; }
-  // The symbol of the call that failed, empty while none has.
+  // The symbol of the failed call; empty if none has failed.
   static const char* failed() { return failed_; }
-  // Who keeps count of what is taken and given back; null: nobody.
+  // Sets the ledger of successful calls; null removes it.
   static void keep(DriverLedger* ledger) { ledger_ = ledger; }
-  // Records points of the context in the driver's place: a mistake that a test plants. Null: none.
+  // Replaces the record of points of the context, to plant a mistake; null restores the driver's.
   static void plant_record(CUresult (*record)(CUcontext, CUevent)) { record_ = record; }
-  // Called with the symbol before each call, in the thread that makes it; null: nobody.
+  // Sets a function that is called with the symbol before each call, in its thread; null removes
+  // it.
   static void set_watcher(std::function<void(const char*)> watcher) {
     watcher_ = std::move(watcher);
   }
@@ -100,12 +102,12 @@ class FaultyApi {
     FERRO_CUDA_API(FERRO_TESTING_RELAY)
     FERRO_CUDA_API_OPTIONAL(FERRO_TESTING_RELAY)
 #undef FERRO_TESTING_RELAY
-    // Answers that nobody looks at cannot fail usefully.
+    // The allocator does not check the results of these calls, so traps there would show nothing.
     const CudaApi& plain = sim::sim_cuda_api();
     table.get_error_name = plain.get_error_name;
     table.ctx_get_current = plain.ctx_get_current;
     table.thread_exchange_capture_mode = plain.thread_exchange_capture_mode;
-    // The driver ends a list of parameters by a refusal, so a trap there would show nothing.
+    // The driver ends a list of parameters with an error, so a trap there would show nothing.
     table.func_get_param_info = nullptr;
     return table;
   }

@@ -1,5 +1,5 @@
-// Everything below DeviceMemory, put together by hand: a driver on a simulated GPU, a store, and
-// heaps on it.
+// The objects below DeviceMemory, without one: a driver on a simulated GPU, a store, and heaps on
+// it.
 #pragma once
 
 #include "ferro/core/heap/heap.h"
@@ -15,15 +15,15 @@
 namespace ferro::testing {
 
 inline Request bytes(std::size_t size) { return {size, size}; }
-// As a climb asks where a stream may wait.
+// A request as in a climb where the stream may wait.
 inline Request movable_bytes(std::size_t size) {
   Request request = bytes(size);
   request.stream_may_wait = true;
   return request;
 }
 
-// A line of what an address range holds, for comparisons: "L1024 F512 gap" would be one live block,
-// one free block and the rest of a span. Gaps are not shown, so "|" separates segments.
+// The layout of segments as text, for comparisons: "L1024 F512 gap" would be one live block, one
+// free block and the rest of a span. Gaps are not shown, so "|" separates segments.
 inline std::string layout(const std::vector<SegmentView>& segments) {
   std::string text;
   for (const SegmentView& segment : segments) {
@@ -58,7 +58,7 @@ class HeapFixture : public ::testing::Test {
   }
   ~HeapFixture() override { FaultyApi::reset(); }
 
-  // What every step must keep. Merges what is unmerged, because a view does.
+  // Checks the invariants. Merges unmerged blocks, as every view does.
   void check(Heap& heap) {
     heap.check_invariants();
     const HeapView view = heap.view();
@@ -66,7 +66,7 @@ class HeapFixture : public ::testing::Test {
     EXPECT_EQ(view.backed_bytes / kPageBytes + pages.idle, pages.held);
     EXPECT_EQ(SimGpu::used_pages(), pages.held);
   }
-  // Streams are idle most often, so what was freed has passed.
+  // Makes freed memory pass: streams are usually idle.
   void pass_epochs() {
     timeline_.record();
     timeline_.update();
@@ -78,7 +78,7 @@ class HeapFixture : public ::testing::Test {
     check(heap);
     return ptr;
   }
-  // A hit where possible, else new pages.
+  // Allocates by a hit if possible, else with new pages.
   DevicePtr allocate(Heap& heap, std::size_t size) {
     const DevicePtr ptr = heap.allocate_hit(bytes(size));
     return ptr != kNull ? ptr : grow(heap, size);
@@ -95,14 +95,14 @@ class HeapFixture : public ::testing::Test {
   // Keeps the stream from being idle until it is finished. `ptr` is backed.
   void make_busy(StreamId stream, DevicePtr ptr) { SimGpu::fill(stream, ptr, 1, 1); }
   std::string layout_of(Heap& heap) { return layout(heap.segments()); }
-  // Whole free pages go to the store, after a wait of the host, and their mappings go.
+  // Releases whole free pages to the store, after a wait of the host, and removes their mappings.
   std::size_t release(Heap& heap, std::size_t pages) {
     const std::size_t released = heap.release_pages(pages, ReleaseAfter::kHostWait);
     stale_.remove_passed();
     store_.trim(0);
     return released;
   }
-  // Frees everything that is live and takes every page away, so that the heap may go.
+  // Frees all live blocks and releases every page, so that the heap can be destroyed.
   void drain(Heap& heap) {
     for (const BlockView& block : live_blocks_of(heap)) {
       free(heap, block.ptr);

@@ -1,5 +1,5 @@
-// What a model test or a fuzzer does to a device's memory: programs as plain values, printed as C++
-// that a test can take over. decoding.h makes them from bytes.
+// The instructions of model tests and fuzzers: programs as plain values, printed as C++ that a test
+// can use. decoding.h makes them from bytes.
 #pragma once
 
 #include "support/sim_gpu.h"
@@ -13,7 +13,7 @@
 
 namespace ferro::testing {
 
-// Numbers of pools, streams and blocks are taken modulo what there is.
+// Numbers of pools, streams and blocks are taken modulo the existing ones.
 struct Allocate {
   unsigned pool, stream;
   std::size_t size;
@@ -25,7 +25,7 @@ struct Free {
 enum class LateWait : unsigned {
   kOfHost,      // right before the next request of the block's own stream and size class
   kOfStream,    // at the same time, by that stream
-  kWhereItLay,  // by that stream, right before it uses memory at these addresses again
+  kWhereItLay,  // by that stream, right before it uses memory at the same addresses again
 };
 struct FreeInUse {
   unsigned block, stream;
@@ -70,15 +70,15 @@ struct FailNext {  // the next call of one driver function
 };
 
 enum class Place {
-  kFreed,    // where a block was that was freed lately
-  kInside,   // some way behind that
-  kLive,     // where a live block is
-  kBehind,   // on the first page behind a live block
+  kFreed,    // the address of a lately freed block
+  kInside,   // an address inside of it
+  kLive,     // the address of a live block
+  kBehind,   // on the first page after a live block
   kNowhere,  // outside of all spans
 };
 struct AllocateAt {
   Place place;
-  unsigned which;  // of the blocks that were freed, or that are live
+  unsigned which;  // of the freed or live blocks
   unsigned owner;  // 0: that block's own pool and stream, else others
   std::size_t size;
 };
@@ -90,10 +90,10 @@ struct SetUseOnOom {
   bool use;
 };
 struct AddPeer {};
-struct OthersHold {  // that many pages of the device
+struct OthersHold {  // other programs take so many pages of the device
   std::size_t pages;
 };
-struct DestroyStream {};  // the one that does not last
+struct DestroyStream {};  // the short one
 enum class Relief { kNone, kFreeBlocks, kAllocate, kEmptyCache };
 struct OnShortage {  // from now on, whenever memory is short
   Relief relief;
@@ -145,10 +145,10 @@ inline constexpr const char* kFailing[] = {"cuMemCreate",          "cuMemMap",
                                            "cuStreamSynchronize",  "cuMemHostRegister_v2",
                                            "cuStreamCreate"};
 
-// What a program runs in.
+// The settings that a program runs in.
 struct World {
   bool coarse_handles = false;
-  bool short_streams = false;  // the last stream does not last
+  bool short_streams = false;  // the last stream is destroyed and replaced
   unsigned headroom = 0;       // pages
   bool groups = false;         // pools share the pages of their graphs' scratch
   bool any_order = false;      // pools without a declared group are groups of their own

@@ -1,4 +1,4 @@
-// The seeds of model tests become bytes, as a fuzzer would have found them.
+// Makes bytes like those of a fuzzer from the seeds of model tests.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Which sanitizer the tests are built with.
+// The sanitizer of this build.
 #pragma once
 
 namespace ferro {

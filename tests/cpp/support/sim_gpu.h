@@ -1,5 +1,5 @@
-// One simulated GPU for one test: made by the constructor, gone with the object, current in the
-// thread that made it.
+// One simulated GPU for one test: it exists as long as the object, and is current in the thread of
+// the constructor.
 #pragma once
 
 #include "ferro/base/check.h"
@@ -15,7 +15,8 @@ namespace ferro::testing {
 
 inline constexpr std::size_t kPageBytes = std::size_t{2} << 20;
 
-// On these small devices the rules of programs make every handle one page. These do not.
+// The default rules make every handle one page on these small devices; these rules make larger
+// ones.
 inline constexpr HandleRules kCoarseHandles{16 * kMiB, 2 * kMiB, 2, 1, 1};
 // Every other random program has these.
 inline HandleRules handle_rules(unsigned seed) {
@@ -44,7 +45,7 @@ class SimGpu {
   static void expect(CUresult result) {
     FERRO_CHECK(result == CUDA_SUCCESS, std::to_string(static_cast<int>(result)));
   }
-  // Every thread that submits work needs it.
+  // Every thread that submits work must call this.
   static void make_current() {
     CUcontext context = nullptr;
     expect(api().init(0));
@@ -58,11 +59,11 @@ class SimGpu {
     return static_cast<StreamId>(reinterpret_cast<std::uint64_t>(stream));
   }
   static void destroy_stream(StreamId stream) { expect(api().stream_destroy(raw(stream))); }
-  // Everything submitted to the stream so far is complete afterwards.
+  // Completes everything submitted to the stream so far.
   static void finish(StreamId stream) { expect(api().stream_synchronize(raw(stream))); }
   static void finish_all() { ferro_sim_drain(); }
 
-  // Memory that no allocator knows of.
+  // Memory outside of all allocators.
   static DevicePtr allocate(std::size_t bytes) {
     make_current();
     CUdeviceptr base = 0;
@@ -100,7 +101,7 @@ class SimGpu {
     expect(api().stream_end_capture(raw(stream), &graph));
     expect(api().graph_destroy(graph));
   }
-  // Ends a capture whose graph is of no interest, whatever its state. Nothing when there is none.
+  // Ends a capture in any state and drops its graph. No-op without a capture.
   static void abandon_capture(StreamId stream) {
     CUgraph graph = nullptr;
     if (api().stream_end_capture(raw(stream), &graph) == CUDA_SUCCESS) {
@@ -108,9 +109,9 @@ class SimGpu {
     }
   }
 
-  // Pages of the device that somebody holds.
+  // Used pages of the device.
   static std::uint64_t used_pages() { return ferro_sim_allocated_bytes(0) / kPageBytes; }
-  // Addresses that are reserved now, by cuMemAlloc's memory too.
+  // Bytes of reserved addresses, including those of cuMemAlloc's memory.
   static std::uint64_t reserved_bytes() { return ferro_sim_reserved_address_bytes(); }
   static std::uint64_t calls(const char* symbol) { return ferro_sim_calls(symbol); }
 };

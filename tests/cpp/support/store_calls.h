@@ -1,4 +1,4 @@
-// Short forms of what tests ask of a page store.
+// Short forms of calls to a page store.
 #pragma once
 
 #include "ferro/core/pages/page_store.h"
@@ -25,13 +25,13 @@ inline TakeResult take(PageStore& store, std::size_t pages, Fit fit, Handles& ou
   request.may_create = true;
   return store.take(request, out);
 }
-// From what the store has alone.
+// Takes only idle pages.
 inline bool take_idle(PageStore& store, std::size_t pages, Handles& out) {
   PageRequest request;
   request.pages = pages;
   return store.take(request, out) == TakeResult::kOk;
 }
-// Cached handles of so many pages, as the rules for new ones cut them.
+// Makes so many idle pages, in handles of the sizes that the rules for new ones choose.
 inline void make_idle(PageStore& store, std::size_t pages) {
   Handles handles;
   const bool taken = take(store, pages, Fit::kExactly, handles) == TakeResult::kOk;

@@ -1,5 +1,5 @@
-// A naive model of the page store beside the real one: which handles are lent, how many pages are
-// idle.
+// A naive model of the page store, compared with the real one: the lent handles, the number of idle
+// pages.
 #pragma once
 
 #include "ferro/core/pages/page_store.h"
@@ -70,7 +70,7 @@ class StoreModel {
   void operator()(const TakeIdlePages& i) {
     Handles pages;
     const bool taken = take_idle(store_, i.count, pages);
-    expect(taken == (i.count <= idle_), "what is idle can be taken");
+    expect(taken == (i.count <= idle_), "idle pages can be taken");
     expect(taken ? count_pages(pages) >= i.count : pages.empty(), "all or none");
     idle_ -= count_pages(pages);
     lend(pages);
@@ -160,12 +160,12 @@ class StoreModel {
         break;
     }
   }
-  // What was created and could not be released again is idle now; for an exact fit handles that
-  // were too large may be gone.
+  // Created handles that could not be released are idle now; an exact fit may have released handles
+  // that were too large.
   void after_failed_take(bool exact) {
     const std::size_t idle = store_.counts().idle;
     expect(idle == idle_ || (fault_struck() && idle > idle_) || (exact && idle < idle_),
-           "what was created is released");
+           "created handles are released");
     idle_ = idle;
   }
   void check() {
@@ -185,7 +185,7 @@ class StoreModel {
   std::map<PageHandle, std::size_t> lent_;  // the pages of each
   std::size_t lent_pages_ = 0;
   std::size_t idle_ = 0;
-  std::size_t largest_ = 1;  // handle that was ever seen
+  std::size_t largest_ = 1;  // pages of a handle seen so far
   std::size_t limit_ = 0;
 };
 

@@ -1,6 +1,6 @@
-// Work on a simulated GPU that proves who may touch which memory: every live block carries a tag,
-// written by its stream, and read back by each stream that uses it. All of it stays queued until
-// the simulated GPU gets to it, so memory that was handed out too early shows as a wrong tag.
+// Work on a simulated GPU that detects wrong reuse of memory: every live block carries a tag,
+// written by its stream, and read back by each stream that uses it. The work stays queued until the
+// simulated GPU runs it, so memory that was reused too early shows as a wrong tag.
 #pragma once
 
 #include "support/sim_gpu.h"
@@ -17,16 +17,17 @@
 
 namespace ferro::testing {
 
-// What a model or a tag finds wrong.
+// An error found by the model or by a tag.
 class ModelError : public std::logic_error {
  public:
   using std::logic_error::logic_error;
 };
 
-// A place in the work of a stream.
+// A point in the work of a stream.
 class Event {
  public:
-  // Behind what the stream has now. It belongs to device 0, or to the given context.
+  // Recorded behind the current work of the stream. It belongs to device 0, or to the given
+  // context.
   explicit Event(StreamId stream, CUcontext context = nullptr) {
     if (context != nullptr) {
       SimGpu::expect(SimGpu::api().ctx_set_current(context));
@@ -61,7 +62,7 @@ class Event {
 class Traffic {
  public:
   static constexpr unsigned kStreams = 3;
-  // Its streams come and go.
+  // The stream with this number is destroyed and replaced.
   static constexpr unsigned kShortStream = kStreams - 1;
   // A stream of device 1, which only reads.
   static constexpr unsigned kPeerStream = ~0U - 1;
@@ -83,12 +84,12 @@ class Traffic {
     return number == kPeerStream ? peer_stream_ : streams_[number % kStreams];
   }
   bool capturing(unsigned number) const { return capture(number) != 0; }
-  // Distinguishes captures of all streams; 0: none.
+  // The number of the capture of a stream, unique among all streams; 0 if it does not capture.
   unsigned capture(unsigned number) const {
     return number == kPeerStream ? 0 : captures_[number % kStreams];
   }
 
-  // How many streams capture now.
+  // The number of capturing streams.
   int captures() const { return static_cast<int>(kStreams - std::ranges::count(captures_, 0U)); }
 
   void begin_capture(unsigned number) {
@@ -105,7 +106,7 @@ class Traffic {
     }
   }
 
-  // The machine has a second device.
+  // Adds a stream of the second device, which the machine must have.
   void add_peer() {
     if (peer_ == nullptr) {
       SimGpu::expect(SimGpu::api().primary_ctx_retain(&peer_, 1));
@@ -120,7 +121,7 @@ class Traffic {
     for_each_sample(ptr, size, [&](DevicePtr at) { SimGpu::fill(stream(number), at, tag, 1); });
     mark(number);
   }
-  // Every byte of it.
+  // Writes every byte of the block.
   void overwrite(unsigned number, DevicePtr ptr, std::size_t size, std::uint8_t tag) {
     SimGpu::fill(stream(number), ptr, tag, size);
     mark(number);
@@ -139,19 +140,20 @@ class Traffic {
       mark(number);
     }
   }
-  // `later` continues after everything that `earlier` has now.
+  // Makes `later` wait for the current work of `earlier`.
   void order(unsigned earlier, unsigned later) { record(earlier).hold_back(stream(later)); }
   Event record(unsigned number) const {
     return Event(stream(number), number == kPeerStream ? peer_ : nullptr);
   }
-  // Behind the last work that the stream has outside of a capture.
+  // An event behind the last work of the stream outside of captures.
   std::shared_ptr<Event> last_place(unsigned number) const {
     return capturing(number) ? last_before_capture_[number % kStreams]
                              : std::make_shared<Event>(record(number));
   }
 
   bool has_spare_stream() const { return next_spare_ < spare_streams_.size(); }
-  // The short stream goes, whatever work it has, and another takes its place. Which one went.
+  // Destroys the short stream, even with unfinished work, and replaces it. Returns the destroyed
+  // one.
   StreamId replace_short_stream() {
     const StreamId gone = std::exchange(streams_[kShortStream], spare_streams_[next_spare_++]);
     SimGpu::destroy_stream(gone);
@@ -188,7 +190,7 @@ class Traffic {
     }
   }
 
-  // Compares what was read so far. Everything must be finished.
+  // Compares the tags read so far. All work must be finished.
   void verify() {
     for (std::size_t i = 0; i < expected_.size(); ++i) {
       if (read_[i] != expected_[i].tag) {
@@ -226,7 +228,7 @@ class Traffic {
   unsigned last_capture_ = 0;
   std::array<std::shared_ptr<Event>, kStreams> last_before_capture_;
   std::array<std::deque<Event>, kStreams> marks_;
-  std::uint8_t* read_ = nullptr;  // page-locked, gone with the machine
+  std::uint8_t* read_ = nullptr;  // page-locked, freed with the machine
   std::vector<Expected> expected_;
 };
 

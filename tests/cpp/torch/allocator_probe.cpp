@@ -10,7 +10,7 @@
 namespace {
 
 struct Rejection {
-  std::int64_t values[4];  // device, bytes asked for, bytes held, bytes of the device
+  std::int64_t values[4];  // device, requested bytes, held bytes, bytes of the device
 };
 
 std::mutex mutex;
@@ -37,7 +37,7 @@ void probe_watch_rejections() {
       });
 }
 
-// The number of rejections seen; `last` is what the last one was told.
+// The number of rejections seen; `last` receives the values of the last one.
 int probe_rejections(std::int64_t* last) {
   const std::lock_guard lock(mutex);
   for (int i = 0; i < 4 && !rejections.empty(); ++i) {

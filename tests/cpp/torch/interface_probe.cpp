@@ -1,5 +1,5 @@
-// The allocator interface as C++ programs call it, for tests that load this library with ctypes.
-// Only what every supported torch has.
+// The allocator interface as C++ programs call it, for tests that load this library with ctypes. It
+// uses only the interface that every supported torch has.
 //
 // Functions that can fail return the error's first line, or null; the text is valid until the
 // thread's next call.
@@ -42,7 +42,7 @@ const char* error_of(const std::function<void()>& call) {
   return text.c_str();
 }
 
-// What a library does that keeps memory for itself until others need it.
+// A library that keeps memory until other requests need it.
 struct Hoard {
   enum Mode : int { kKeep, kGiveUp, kFail };
   std::mutex mutex;
@@ -77,7 +77,7 @@ class GiveUpHoard : public c10::FreeMemoryCallback {
   }
 };
 
-// Number and bytes of what a tracker was told, by action.
+// The number and the bytes of the entries that a tracker received, by action.
 constexpr int kActions = 16;
 struct Told {
   std::atomic<std::int64_t> count{0};
@@ -88,8 +88,8 @@ std::atomic<bool> tracker_fails{false};
 std::atomic<std::size_t> tracker_allocates{0};  // bytes; 0: nothing
 std::atomic<bool> tracker_always_allocates{false};
 
-// Allocates and frees on the stream of the event. At the other actions native is in the middle of a
-// change.
+// Allocates and frees on the stream of the entry. During other actions native is in an intermediate
+// state.
 void call_back(const allocator::TraceEntry& entry) {
   static thread_local bool calls_back = false;
   const std::size_t bytes = tracker_allocates.load();
@@ -103,7 +103,7 @@ void call_back(const allocator::TraceEntry& entry) {
   calls_back = false;
 }
 
-// The error of a call that is about a pool.
+// The error of a call with a pool.
 const char* on_pool(int device, std::uint64_t number,
                     const std::function<void(c10::DeviceIndex, c10::MempoolId_t)>& call) {
   return error_of([&] { call(static_cast<c10::DeviceIndex>(device), {0, number}); });
@@ -141,7 +141,7 @@ std::size_t probe_cache_info(int device, std::size_t largest) {
   return largest;
 }
 
-// The sum; the number of segments goes to `count`.
+// Returns the sum; `count` receives the number of segments.
 std::size_t probe_expandable_bytes(int device, int* count) {
   std::size_t bytes = 0;
   *count = 0;
@@ -248,7 +248,7 @@ void probe_track() {
 
 void probe_tracker_fails(int fails) { tracker_fails = fails != 0; }
 
-// Where an event is of an allocation, or `always`.
+// Makes trackers allocate at entries of allocations, or with `always` at all entries.
 void probe_tracker_allocates(std::size_t bytes, int always) {
   tracker_always_allocates = always != 0;
   tracker_allocates = bytes;

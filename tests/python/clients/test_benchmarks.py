@@ -1,4 +1,4 @@
-"""The benchmarks run, on the simulated GPU, and say what their documentation promises."""
+"""The benchmarks run on the simulated GPU, and print what their documentation promises."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_every_workload_calls_back_and_leaves_nothing(run_simulated: RunSimulate
 def test_training(run_program: RunProgram, tmp_path: Path) -> None:
     names = ("full_varlen", "fsdp_like")
     records = smoke(run_program, tmp_path, "training", "--workloads", *names)
-    # ferro_alloc took turns with each of the others in a process of theirs.
+    # ferro_alloc took turns with each of the others in the other's process.
     assert {(r["workload"], r["allocator"]) for r in records} == {
         (workload, allocator) for workload in names for allocator in SIMULATED_ALLOCATORS
     }
@@ -169,7 +169,8 @@ def test_the_smallest_limit_is_found(least: int) -> None:
     find_smallest_limit(record, run_under, resolution=0)
     assert record.smallest_limit == least * UNIT
     assert len(tried) == len(set(tried)) <= 8
-    # Without a try above it, what the run without a limit reserved is known to do.
+    # Without an attempt above it, the reserved bytes of the run without a limit are known to
+    # suffice.
     assert record.costs_at_limit == {"limit": least * UNIT if least < 160 else None}
     assert record.out_of_memory == (
         {} if least == 100 else {"limit": (least - 1) * UNIT, "step": 1}
@@ -202,7 +203,8 @@ def test_fidelity_in_clock_time(
     for record in (measured, first):
         assert len(record["seconds"]) == 3
         assert all(seconds > 0 for seconds in record["seconds"])
-    # No machine's time, so it repeats; the program's own is one.
+    # The clock's times repeat, because they do not depend on the machine; the program's own time
+    # does.
     assert first == second != measured
 
 
@@ -351,13 +353,13 @@ def test_compiled(run_program: RunProgram, tmp_path: Path) -> None:
         found = record["bytes"]
         assert ferro["peak_reserved"] <= found["peak_reserved"]
         assert ferro["reserved"] <= found["reserved"]
-        # What PyTorch's tracing keeps lies in the common pool.
+        # Memory that PyTorch's tracing keeps lies in the common pool.
         assert found["left"] <= 4 << 20
     assert "| in the pool of the graphs | " in tables.compiled(records)
 
 
-# Of each situation the way that surprises, the way around it, and the figure that tells them apart;
-# then the allocators under which it is larger.
+# For each situation: the surprising way, the better way, the figure that differs, and the
+# allocators under which it is larger.
 SURPRISES = {
     "separate_pools": ("separate", "shared", "graph_pools", SIMULATED_ALLOCATORS),
     "temporary_after_capture": ("eager", "captured", "peak_reserved", SIMULATED_ALLOCATORS),
@@ -419,7 +421,7 @@ def test_replayed_training_fits_closely(run_program: RunProgram, tmp_path: Path)
     for result in results:
         ratio = result["peak_reserved"] / result["peak_allocated"]
         assert 1 <= ratio <= MOST_RESERVED[result["trace"]]
-        # The driver is needed at the start and hardly later.
+        # Most driver calls are at the start.
         late = program.driver_ms(result["calls"]) - program.driver_ms(result["calls_at_half"])
         assert late < 0.3 * program.driver_ms(result["calls"])
 
@@ -465,7 +467,7 @@ def test_a_workload_that_drifts_from_the_gpu_is_named() -> None:
         }
 
     stored = [record("moe", 1200), record("generate", 1200), record("moe", 1200, "ferro_alloc")]
-    # Another policy of ours is no fault of the simulated GPU.
+    # A change of our policy is not an error of the simulated GPU.
     assert differences(stored, [record("moe", 1100, "ferro_alloc")]) == []
     assert differences(stored, [record("moe", 1220), record("conv", 5000)]) == []
     (found,) = differences(stored, [record("moe", 1200), record("generate", 1230)])

@@ -1,4 +1,4 @@
-"""The launcher: a program sees what Python itself would show it."""
+"""The launcher: a program sees the same as when Python starts it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import ferro_alloc
 print(json.dumps([sys.argv, sys.path[0], __name__, __file__, ferro_alloc.is_installed()]))
 """
 
-# Stands in for the extension, so that the launcher alone is under test.
+# Replaces the extension, so that only the launcher is tested.
 LAUNCH = """\
 import sys
 import ferro_alloc.allocator, ferro_alloc.__main__ as launcher

@@ -1,4 +1,4 @@
-"""Settings: what is accepted, what is refused, and what a refusal says."""
+"""Settings: accepted and refused values, and the messages of refusals."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.long
 @on_simulated_gpu
 def test_smoke(run_program: RunProgram, tmp_path: Path) -> None:
     output = tmp_path / "families.json"
-    # What another run left there stays, but for what runs again.
+    # Records of an earlier run stay, except those that are measured again.
     left = [
         Record("llama", "native", "ample", 100, fits=True),
         Record("lstm", "native", "whole", None, problem="an older run"),
@@ -50,14 +50,14 @@ def test_smoke(run_program: RunProgram, tmp_path: Path) -> None:
     assert {name.split()[0] for name in asked} == {r.family for r in records}
     for record in records:
         if record.allocator == "native":
-            # Of what was asked for; the allocator rounds it up.
+            # The peak of requested bytes; the allocator rounds them up.
             peak = max(accumulate(asked[" ".join(record.key)]))
             assert 0.9 * record.peak_allocated < peak <= record.peak_allocated
     for record in records:
         assert record.fits
         assert not record.problem
         assert 10 * MIB < record.peak_allocated <= record.peak_reserved
-        # NVML on the simulated GPU tells the same as its card.
+        # NVML on the simulated GPU reports the same as the card.
         assert record.outside == CONTEXT_AND_LIBRARIES
         assert record.attention == ([] if record.family == "lstm" else ["flash"])
 

@@ -15,7 +15,7 @@ from ferro_alloc import Config, FerroError, __version__, allocator
 from tests.conftest import RunProgram, RunSimulated
 from tools.gpu import gpu_count
 
-# Prints one JSON line with what it saw; `report` is filled by each program's own lines.
+# Prints one JSON line, `report`, which each program fills.
 PRELUDE = """\
 import atexit, json
 report = {}
@@ -32,7 +32,7 @@ except (ferro_alloc.FerroError, ValueError) as error:
 report["installed"] = ferro_alloc.is_installed()
 """
 
-# One tensor of 3 MiB more, seen through torch's own statistics and through ours.
+# Allocates one more tensor of 3 MiB and reads torch's statistics and ours.
 USE = """\
 import torch
 before = torch.cuda.memory_allocated()
@@ -245,7 +245,7 @@ def test_how_much_may_wait_changes_with_the_next_install(run_simulated: RunSimul
     )
     late = {"mode": "adversarial", "seed": 1}
     found = seen(run_simulated(program, env={"FERRO_SIM_TURN": "0.001"}, **late).stdout)
-    # A stream that may not hold more waits for the copy; else memory grows beside it.
+    # A stream that may not hold more waits for the copy; otherwise memory grows.
     assert found == {"grown": [0, 64, 0, 64, 0]}
 
 
@@ -423,7 +423,7 @@ def test_status_tells_sizes_in_gib_with_peaks_and_ratios(run_simulated: RunSimul
         "reserved / allocated 2.000 (of the peaks 1.000); 1,536 pages of 2 MiB"
     ) in "\n".join(others)
     assert found["ratios"] == [2.0, 1.0]
-    # What is left of it is shown for as long as it is there.
+    # The status shows remaining memory as long as it exists.
     assert found["uninstalled"].startswith("ferro_alloc: not installed\n")
     assert "allocated 1.50 GiB (peak 3.00 GiB), reserved 1.50 GiB" in found["uninstalled"]
 

@@ -1,4 +1,4 @@
-"""How many bytes a request takes, asked without a device and before CUDA is initialised."""
+"""The bytes that a request takes, without a device and before CUDA is initialised."""
 
 from __future__ import annotations
 

@@ -29,16 +29,16 @@ ON, OFF = "False True ferro_alloc\n", "False False native\n"
 
 @pytest.fixture
 def site_folder(tmp_path: Path) -> Path:
-    """A folder whose .pth files Python reads when it starts, in place of an installed package's.
+    """A folder whose .pth files Python reads at its start, instead of an installed package's.
 
-    A sitecustomize module does the reading: it runs at the end of Python's start.
+    A sitecustomize module reads them: it runs at the end of Python's start.
     """
     folder = tmp_path / "site"
     folder.mkdir()
     shutil.copy(ROOT / "ferro_alloc.pth", folder)
     (folder / "sitecustomize.py").write_text(
         "import site\nsite.addsitedir(__path__)\n".replace("__path__", repr(str(folder)))
-        # Collections find nothing in what torch makes when it is imported, and take a sixth of it.
+        # Garbage collections during the import of torch find nothing, and take a sixth of its time.
         + "import gc\ngc.set_threshold(100_000)\n"
     )
     return folder
@@ -108,7 +108,8 @@ def test_another_value_is_named_and_means_off(tmp_path: Path, site_folder: Path)
 
 
 def test_the_file_is_read_twice_as_if_once(tmp_path: Path, site_folder: Path) -> None:
-    """As Python does in a virtual environment. The program's own choice still comes first."""
+    """Python reads it twice in a virtual environment. The program's own choice still comes
+    first."""
     again = "from ferro_alloc._startup import begin; begin()\n"
     done = start(sys.executable, "-c", again, site=site_folder, FERRO_ALLOC="maybe")
     assert done.stderr.count("FERRO_ALLOC is 'maybe'") == 1
@@ -128,13 +129,13 @@ def test_unset_imports_nothing(site_folder: Path) -> None:
 def test_half_uninstalled_prints_nothing(
     tmp_path: Path, site_folder: Path, left: str, value: str
 ) -> None:
-    """The .pth file is there, and the package is gone or lacks modules."""
+    """The .pth file exists, but the package is missing or lacks modules."""
     if left != "nothing":
         (site_folder / "ferro_alloc").mkdir()
     if left == "a part":
         for name in ("__init__.py", "_startup.py"):
             shutil.copy(ROOT / "ferro_alloc" / name, site_folder / "ferro_alloc")
-    # Without the checkout, and from a folder that holds nothing.
+    # Runs without the checkout, and from an empty folder.
     env = {key: value for key, value in os.environ.items() if key not in SETTINGS}
     env |= {"PYTHONPATH": str(site_folder), _variable.NAME: value}
     program = "import sys; print([n for n in sys.modules if n == 'ferro_alloc._startup'])"
@@ -147,7 +148,7 @@ def test_half_uninstalled_prints_nothing(
 def test_without_the_extension_python_starts_as_ever(
     tmp_path: Path, site_folder: Path, value: str
 ) -> None:
-    """The import of torch says in one line that the extension that was asked for is gone."""
+    """The import of torch reports in one line that the requested extension is missing."""
     gone = shutil.ignore_patterns("*.so*", "__pycache__")
     shutil.copytree(ROOT / "ferro_alloc", site_folder / "ferro_alloc", ignore=gone)
     env = {"FERRO_ALLOC": value}
@@ -234,7 +235,7 @@ def test_strict_is_on_where_all_is_well(tmp_path: Path, site_folder: Path) -> No
     assert (done.stdout, done.stderr) == (ON, "")
 
 
-# What the status has as `startup`, without torch, which the status needs.
+# The field `startup` of the status, without torch, which the status needs.
 DESCRIBED = "from ferro_alloc import _variable\nprint(_variable.describe())\n"
 
 
@@ -255,7 +256,7 @@ def test_status_says_whether_the_variable_has_an_effect(tmp_path: Path, site_fol
 def test_spawned_children_inherit_the_variable(tmp_path: Path, site_folder: Path) -> None:
     program = (
         SIMULATED + "import sys, torch, ferro_alloc\nimport torch.multiprocessing as mp\n"
-        # One write each: the two write at the same time.
+        # Each child prints with a single write, because both print at the same time.
         "def child(rank):\n    sys.stdout.write(f'{ferro_alloc.is_installed()}\\n')\n"
         "if __name__ == '__main__':\n    mp.spawn(child, nprocs=2)\n"
     )
@@ -322,8 +323,8 @@ def test_children_of_a_launched_program(
         "    print(ferro_alloc.is_installed(), os.environ.get('FERRO_ALLOC_CONF'), flush=True)\n"
         "    mp.spawn(child, nprocs=1)\n"
     )
-    # Children are plain Python: the simulated GPU comes to them through sitecustomize too, and the
-    # package counts as installed.
+    # Children are plain Python: sitecustomize gives them the simulated GPU too, and the package
+    # counts as installed.
     with (site_folder / "sitecustomize.py").open("a") as file:
         file.write(SIMULATED)
         file.write("import ferro_alloc._variable as v\nv.is_in_place = lambda: True\n")

@@ -1,4 +1,5 @@
-"""`python -m ferro_alloc top` beside a program: what it shows, and that nobody waits for it."""
+"""`python -m ferro_alloc top` with a running program: its output, and that the program never
+waits."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from tools.gpu import gpu_count
 
 pytestmark = pytest.mark.skipif(gpu_count() > 0, reason="this machine has an NVIDIA GPU")
 
-# Does what it is told, a line each, and says what it found. Arguments: two pipes.
+# Executes lines from one pipe and writes the results to another. Arguments: the two pipes.
 PROGRAM = """\
 import json, os, sys
 import ferro_alloc

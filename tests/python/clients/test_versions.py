@@ -1,4 +1,4 @@
-"""Which torch the extension works with, and what it says of any other."""
+"""The versions of torch that the extension works with, and the refusal of others."""
 
 from __future__ import annotations
 

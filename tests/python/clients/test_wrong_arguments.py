@@ -1,4 +1,4 @@
-"""What a function says about an argument of the wrong kind, before it does anything."""
+"""The errors for arguments of the wrong type, raised before a function has any effect."""
 
 from __future__ import annotations
 

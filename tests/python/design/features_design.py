@@ -19,7 +19,7 @@ def has(tensor, tag):
 
 
 def number_on(stream):
-    """An integer in device memory, and how to copy it in the order of that stream."""
+    """An integer in device memory, and a function that copies it in the order of the stream."""
     slot = torch.zeros((), dtype=torch.int64, device="cuda")
     torch.cuda.synchronize()
 

@@ -24,7 +24,7 @@ def view():
 
 
 def agrees(numbers):
-    """With the numbers that torch.cuda gives the same names."""
+    """Whether the numbers equal those with the same names in torch.cuda."""
     stats = torch.cuda.memory_stats()
     return (
         numbers.memory_allocated == torch.cuda.memory_allocated()

@@ -1,4 +1,4 @@
-"""What an out-of-memory error says of lines of code: with a history or none, of many blocks."""
+"""The lines of code in an out-of-memory error: with and without a history, for many blocks."""
 
 import json
 import sys
@@ -42,8 +42,8 @@ def failure():
 
 
 def failure_beside(allocate):
-    """The failure, with its processor time as a part of that of the allocations, which is the same
-    on any machine; and what was allocated."""
+    """The failure, with the ratio of its processor time to that of the allocations, which is the
+    same on any machine; and the allocated blocks."""
     start = time.thread_time()
     allocated = allocate()
     allocation = time.thread_time() - start
@@ -57,7 +57,7 @@ before = empty(100 * MIB)
 seen["no history"] = failure()
 torch.cuda.memory._record_memory_history(context=None)
 seen["no contexts"] = failure()
-# With C++ frames, which are not given names.
+# With C++ frames, which are not resolved to names.
 torch.cuda.memory._record_memory_history(context="state", stacks="all")
 kept = [make_weights(), fill_cache(), fill_cache()]
 for line in range(1, 21):
@@ -73,7 +73,7 @@ torch.cuda.memory._record_memory_history(context="state", stacks="python", max_e
 
 
 def in_many_ways(ways):
-    """As many stacks of two lines of code."""
+    """Allocates with so many different stacks of two lines of code."""
     if ways == 1:
         return [torch.empty(1, device="cuda")]
     left = in_many_ways(ways // 2)

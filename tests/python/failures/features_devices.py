@@ -21,7 +21,7 @@ LAST = COUNT - 1
 
 
 def used():
-    """What the driver has given out, contexts included."""
+    """The memory in use by the driver, including contexts."""
     return [device.allocated for device in sim.memory()]
 
 
@@ -40,7 +40,7 @@ def filled_on(index, size, tag):
 
 @check
 def a_device_that_is_not_used_is_not_touched():
-    """First of all checks: neither context nor memory on the others."""
+    """Must be the first check: there is neither a context nor memory on the other devices."""
     kept = [take(3 * MIB), torch.empty(MIB, device="cuda:0")]
     torch.cuda.synchronize()
     torch.cuda.memory_stats()
@@ -93,7 +93,7 @@ def tensors_die_on_any_device():
 
 @check
 def a_stream_of_another_device():
-    """PyTorch has no such call but this one; the block is of the device that is asked."""
+    """This is the only such call of PyTorch; the block is on the given device."""
     stream = torch.cuda.Stream(LAST)
     before = allocated()
     kinds, grown = [], []
@@ -171,7 +171,7 @@ def pools_and_graphs_of_each():
             with torch.cuda.use_mem_pool(pool):
                 inside = take(3 * MIB)
             graph = torch.cuda.CUDAGraph()
-            # Without it, it would be one of the first device that captured.
+            # The default stream would be one of the first device that captured.
             with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
                 result = source.clone()
             graph.replay()

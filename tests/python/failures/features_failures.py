@@ -1,4 +1,4 @@
-"""What fails, how it says so, and that nothing is different afterwards."""
+"""Failures, their errors, and the unchanged state afterwards."""
 
 import gc
 import re
@@ -40,7 +40,7 @@ def counts():
 
 
 def refused(call):
-    """The error of a call that must change nothing, and after which the next allocation works."""
+    """The error of a call that must change nothing; the next allocation must succeed."""
     before = counts()
     kind, text = error_of(call)
     assert counts() == before, (counts(), before)
@@ -97,7 +97,7 @@ def refused_on_a_full_card():
 
 @check
 def a_full_card():
-    """To the last page; then what is freed is at once to be had again."""
+    """Allocates to the last page; freed memory must be available again at once."""
     size, kept = 2 * MIB, []
     kind = ""
     while not kind:
@@ -145,14 +145,14 @@ def shares_that_cannot_be():
 
 
 @check
-def pointers_of_nobody():
+def foreign_pointers():
     kept, pointer = filled(MIB, 9), raw(3 * MIB)
     delete(pointer)
-    # Foreign, freed twice, of the host.
+    # Pointers that are foreign, freed twice, or of host memory.
     wrong = [0x7000, pointer, torch.empty(10).data_ptr()]
     found = [refused(lambda p=p: delete(p)) for p in wrong]
     if FERRO:
-        # In the middle of a live block, which native finds as little.
+        # A pointer into a live block, which native does not find either.
         found.append(refused(lambda: delete(kept.data_ptr() + 512)))
     assert all("invalid device pointer" in text for _, text in found), found
     assert torch.equal(kept.cpu(), words(9, MIB))
@@ -161,7 +161,8 @@ def pointers_of_nobody():
 
 @check
 def out_of_memory_texts_that_tools_parse():
-    """As accelerate's find_executable_batch_size and Lightning's batch size finder decide."""
+    """The texts decide in accelerate's find_executable_batch_size and Lightning's batch size
+    finder."""
 
     def accelerate_retries(error):
         told = ("CUDA out of memory.", "CUDNN_STATUS_NOT_SUPPORTED.", "can't allocate memory")
@@ -197,14 +198,15 @@ def an_observer_that_raises():
 
     torch._C._cuda_attach_out_of_memory_observer(observer)
     kinds = [refused(lambda: take(2 * TOTAL))[0] for _ in range(3)]
-    # It stays for ever.
+    # The observer cannot be removed.
     raises.clear()
     return [*kinds, refused(lambda: take(2 * TOTAL))[0]], list(seen)
 
 
 @check
 def threads_that_die_with_tensors():
-    """In a list of the program, in the thread's own variables, and in its thread-local storage."""
+    """The tensors are in a list of the program, in variables of the thread, and in its thread-local
+    storage."""
     before, kept, local = counts(), [], threading.local()
 
     def work(tag):
@@ -294,7 +296,7 @@ def a_capture_on_a_full_card():
 
 @check
 def failures_on_many_threads():
-    """At the same time, and none of them takes another's memory away."""
+    """The failures happen at the same time, and no thread loses its memory."""
     errors, before = [], counts()
 
     def work(tag):
@@ -320,7 +322,7 @@ def failures_on_many_threads():
 
 @check
 def failures_cost_the_driver_nothing():
-    """A request that cannot be met asks for no memory, once the cache is empty."""
+    """With an empty cache, an impossible request makes no driver call for memory."""
     torch.cuda.empty_cache()
     error_of(lambda: take(2 * TOTAL))
     sim.reset_counters()

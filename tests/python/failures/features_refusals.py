@@ -1,4 +1,4 @@
-"""What the driver refuses, as programs see it: type, code and first line of the error.
+"""Refusals of the driver as programs see them: type, code and first line of the error.
 
 A call of the same meaning is refused under each allocator, each time with another error.
 """
@@ -16,7 +16,7 @@ PAGES = ALLOCATOR == "ferro"
 
 
 def refused(function, call, result=UNKNOWN):
-    """Type, code and lines of the error; the second time the call works."""
+    """Type, code and lines of the error; the second call must succeed."""
     sim.fault(function, call=1, result=result)
     try:
         call()
@@ -33,7 +33,7 @@ def refused(function, call, result=UNKNOWN):
 
 
 def head(lines):
-    """What is the same whoever was refused."""
+    """The part of the error that does not depend on the allocator."""
     return lines[:3]
 
 
@@ -72,7 +72,7 @@ def an_update_of_a_scalar():
 
 @check
 def statistics():
-    """A question that the allocator asks for them is refused, or none is."""
+    """One of the queries for the statistics is refused, if there are any."""
     kept, side = take(8 * MIB), torch.cuda.Stream()
     kept.record_stream(side)
     del kept

@@ -16,7 +16,7 @@ record = torch.cuda.memory._record_memory_history
 
 
 def undrawn(text):
-    """In place of the viewer's own, which fetches a script to draw the text with."""
+    """Replaces the viewer's function, which downloads a script for drawing."""
     return text
 
 
@@ -37,7 +37,7 @@ class Scene:
         pool, graph = torch.cuda.MemPool(), torch.cuda.CUDAGraph()
         with torch.cuda.use_mem_pool(pool):
             self.kept += [take(2 * MIB), take(100 * KIB)]
-        # The stream that torch.cuda.graph makes for itself is of the first device that captured.
+        # The default stream of torch.cuda.graph belongs to the first device that captured.
         with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
             between = source.clone()
             self.kept.append(between.clone())
@@ -46,7 +46,7 @@ class Scene:
         self.graphs.append(graph)
 
     def active(self):
-        """Sizes as asked for, of each device, and whether they are in a pool."""
+        """The requested sizes of each device, and whether they are in a pool."""
         found = [Counter() for _ in range(COUNT)]
         for segment in self.snapshot["segments"]:
             private = tuple(segment["segment_pool_id"]) != (0, 0)
@@ -57,7 +57,7 @@ class Scene:
 
 
 def plot_data(page):
-    """What a page of the viewer carries for its script."""
+    """The data for the script in a page of the viewer."""
     return re.findall(r'"(?:viz|type|kind)":\s*"?([\w ]+)', page), len(page) > 1000
 
 
@@ -186,7 +186,8 @@ def segments_are_in_order_and_tiled():
 
 
 def sums_that_differ():
-    """Of segments by type, as PyTorch's own tests add them up, and the statistics: which differ."""
+    """Which sums of segments by type, computed as in PyTorch's tests, differ from the
+    statistics."""
     wrong = []
     for index in range(COUNT):
         sums = Counter()
@@ -236,7 +237,7 @@ def states_with_frames():
 
 @check
 def freed_blocks_keep_no_frames():
-    """At each level; a block that waits for a stream does."""
+    """At each level. A block that waits for a stream keeps its frames."""
     seen = []
     for context in ("state", "alloc", "all"):
         record(context=context)

@@ -1,7 +1,7 @@
-"""Forks again and again while threads allocate and free; the children drop what they inherited.
+"""Forks repeatedly while threads allocate and free; the children drop inherited objects.
 
-Arguments: the allocator, and the number of children. Prints how many children did not end, and the
-errors that the others had.
+Arguments: the allocator, and the number of children. Prints the number of children that did not
+end, and the errors of the others.
 """
 
 import atexit
@@ -21,7 +21,7 @@ import torch
 
 THREADS = 4
 PATIENCE_S = 30
-"""For the children that are left after the last fork."""
+"""Seconds to wait for the remaining children after the last fork."""
 
 stopping = threading.Event()
 side = torch.cuda.Stream()
@@ -35,7 +35,7 @@ inherited[0].record_stream(side)
 
 
 def allocate_and_free(seed: int) -> None:
-    """On the default stream, of which the inherited tensors are too."""
+    """Uses the default stream, like the inherited tensors."""
     draw = random.Random(seed)
     kept: list[torch.Tensor] = []
     while not stopping.is_set():
@@ -55,7 +55,7 @@ def drop_graph() -> None:
 
 
 def in_child() -> dict[str, str]:
-    """Makes the calls that a child may make; the errors, of those that fail."""
+    """Makes the calls that a child may make; returns the errors of those that fail."""
     calls: dict[str, Callable[[], object]] = {
         "memory_stats": torch.cuda.memory_stats,
         "empty_cache": torch.cuda.empty_cache,
@@ -81,7 +81,7 @@ def in_child() -> dict[str, str]:
 
 
 children: dict[int, int] = {}
-"""The descriptor of the report of each."""
+"""The descriptor of each child's report."""
 threads = [threading.Thread(target=allocate_and_free, args=(seed,)) for seed in range(THREADS)]
 for thread in threads:
     thread.start()

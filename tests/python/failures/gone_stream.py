@@ -1,4 +1,4 @@
-"""A stream of the program's own that is destroyed: what it left free serves others."""
+"""A destroyed stream that the program created: its free memory serves other streams."""
 
 import ctypes
 import json

@@ -1,4 +1,4 @@
-"""Many live streams and pools on all devices, and room left for the host's own.
+"""Many live streams and pools on all devices, with addresses left for the host.
 
 The arguments are their numbers. A process has 128 TiB of addresses for all of them. Prints what it
 found as JSON.
@@ -47,7 +47,7 @@ for i in range(POOLS):
 for device in range(DEVICES):
     torch.cuda.synchronize(device)
 
-# Reserved, as the memory of another library would be; nothing of it is touched.
+# Reserves addresses, as the memory of another library would; none of it is touched.
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
 flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000  # MAP_NORESERVE

@@ -1,4 +1,4 @@
-"""What an out-of-memory error says, and what `explain()` makes of it."""
+"""The message of an out-of-memory error, and the result of `explain()`."""
 
 import json
 

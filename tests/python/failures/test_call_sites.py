@@ -30,7 +30,7 @@ def test_the_largest_lines_are_named_with_their_bytes_and_blocks() -> None:
     sites = outcome()["history"]["sites"]
     weights = line_with("torch.empty(40", "make_weights")
     cache_line = line_with("torch.zeros(50", "fill_cache")
-    # The blocks of a comprehension are those of its function before Python 3.12.
+    # Before Python 3.12 a comprehension is a function of its own.
     assert sites[0][0].replace("<listcomp>", "make_weights") == weights
     assert sites[0][1:] == [120 * MIB, 3]
     assert sites[1] == [cache_line, 100 * MIB, 2]

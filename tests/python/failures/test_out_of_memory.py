@@ -1,4 +1,4 @@
-"""Out-of-memory errors: who holds what, what is missing, what to try; as words and as numbers."""
+"""Out-of-memory errors: holders of memory, shortfall and advice, as text and as numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from tests.python.torch_programs import simulated
 
 @cache
 def outcome() -> dict[str, Any]:
-    """Of 1 GiB: 300 MiB native's, 200 of the default stream, 100 of another, 64 in a pool."""
+    """1 GiB holds 300 MiB of native, 200 of the default stream, 100 of another, and 64 in a
+    pool."""
     return simulated("out_of_memory.py", memory="1GiB")
 
 

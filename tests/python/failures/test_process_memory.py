@@ -1,4 +1,4 @@
-"""Which processes use the GPU, in the message of a failed allocation: from NVML, if it is there."""
+"""The processes that use the GPU in the message of a failed allocation, from NVML if it exists."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ except torch.OutOfMemoryError as error:
         str(os.getpid()), "SELF"))
 """
 
-# Knows one device and three processes; one of them hides its use. Asks for a longer list first.
+# An NVML with one device and three processes, one of which hides its use. Its first answer requests
+# a longer list.
 NVML = """\
 #include <string.h>
 #include <unistd.h>
@@ -59,7 +60,7 @@ def fake_nvml(folder: Path, init: int, text: str = NVML) -> None:
 
 
 def lines_with(folder: Path, run: RunSimulated) -> str:
-    # Before the simulated GPU's, which has the same name.
+    # It must precede the simulated GPU's, which has the same name.
     preload = {"LD_PRELOAD": str(folder / "libnvidia-ml.so.1")}
     return run(FAIL, env=preload, memory="1GiB").stdout
 

@@ -1,4 +1,5 @@
-"""Failures as PyTorch shows them, several devices, snapshots: as native, or as said here."""
+"""Failures as PyTorch shows them, several devices, snapshots: equal to native, except where
+listed."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ PROGRAMS_ON: dict[tuple[str, int], dict[str, Any]] = {
 # Also on four devices.
 ON_TWO = ("features_snapshots.py", 2)
 CHECKS = [(program, count, name) for program, count in PROGRAMS_ON for name in checks_of(program)]
-# What torch sees of refusals; others are survived, or noticed by the next call.
+# Calls whose refusals torch sees; others are handled, or noticed by the next call.
 SEEN = ("cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuMemSetAccess")
 NEVER_SEEN = ("cuMemFree", "cuMemRelease", "cuMemUnmap")
 
@@ -53,7 +54,7 @@ def test_each_driver_call_refused_once(result: str) -> None:
     for function in SEEN:
         refused, seen = found[function]
         assert refused > 0
-        # A lack of memory for a moment is survived.
+        # A momentary lack of memory is handled.
         assert (seen > 0) == (result == UNKNOWN), function
     for function in NEVER_SEEN:
         assert found[function][1] == 0, function
@@ -62,7 +63,7 @@ def test_each_driver_call_refused_once(result: str) -> None:
         assert found["cuCtxRecordEvent"][0] > 0
 
 
-# Each state with the orders that touch what it adds.
+# Each state with the orders that affect its objects.
 EXITS = {
     "segments": ("nothing_dropped", "graph_first", "pool_first", "exit_in_capture", "fork"),
     "observed": ("nothing_dropped", "at_exit", "cycle", "thread", "fork"),
@@ -88,7 +89,7 @@ def test_a_child_that_only_frees_ends(run_simulated: RunSimulated, allocator: st
 
 @pytest.mark.parametrize("allocator", ["ferro", "segments"])
 def test_children_end_that_were_forked_beside_threads(allocator: str) -> None:
-    """Threads that a child lacks may have held any lock."""
+    """Threads that do not exist in a child may have held any lock."""
     found = simulated("forks_beside_threads.py", allocator, "120", memory="2GiB")
     assert found["hung"] == 0
     refused = (
@@ -159,7 +160,7 @@ def test_wrong_calls_about_pools_name_the_allocator() -> None:
 
 @pytest.mark.parametrize("layout", ["pages", "segments"])
 def test_a_request_of_exactly_the_cap_is_served(layout: str) -> None:
-    """Of a total that makes truncated fractions a byte short."""
+    """The total is one for which a truncated fraction is a byte short."""
     found = simulated("fractions.py", layout, backing=False)
     assert found["truncated"] > 0
     assert (found["refused"], found["beyond"]) == ([], 65)

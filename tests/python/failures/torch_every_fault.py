@@ -1,8 +1,8 @@
-"""A small program once for each driver call in it, with this call refused.
+"""Runs a small program once for each of its driver calls, with this call refused.
 
 The program's second argument is the CUresult. Each step is one call of torch. When it fails, the
-error names the driver's function, nothing is allocated by it, and the same step works at once.
-Prints for each function how many of its calls there were, and how many refusals were seen by torch.
+error names the driver's function, nothing is allocated, and a repetition of the step succeeds.
+Prints for each function the number of its calls, and the number of refusals that torch saw.
 """
 
 import gc
@@ -17,7 +17,7 @@ from ferro_alloc import _C, sim
 
 RESULT = int(sys.argv[2])
 TOTAL = torch.cuda.mem_get_info()[1]
-# Pages move to where they are needed; segments stay where something lives in them.
+# Pages move where they are needed; segments with live blocks stay.
 MOST = TOTAL - (38 if ALLOCATOR == "ferro" else 116) * MIB
 FUNCTIONS = (
     "cuMemAlloc",
@@ -46,7 +46,7 @@ class Program:
         self.kept = {}
 
     def steps(self):
-        """Each is done or, when it fails, done again; so each changes one thing."""
+        """Yields steps. A failed step is repeated, so each step changes one thing."""
         kept = self.kept
         yield from (lambda n=n: self.keep(n, 3 * MIB) for n in "abc")
         yield lambda: self.keep("small", 1000)
@@ -69,7 +69,7 @@ class Program:
         yield lambda: kept["graph"].replay()
         yield torch.cuda.memory._snapshot
         yield self.ask_too_much
-        # Hardly more than is there: whatever is unused has to come here.
+        # This needs nearly all memory, so all unused memory must be collected.
         yield lambda: kept.pop("b", None)
         with torch.cuda.stream(side):
             yield lambda: self.keep("most", MOST)
@@ -111,7 +111,7 @@ def in_use():
 
 
 def run(function=None, number=0):
-    """How many of the steps failed; asserts all that holds around a failure."""
+    """Returns the number of failed steps; asserts the conditions around a failure."""
     failures = 0
     if function:
         sim.fault(function, call=number, result=RESULT)
@@ -167,7 +167,7 @@ found = {}
 for function in FUNCTIONS:
     if RESULT == sim._control.OUT_OF_MEMORY and not function.startswith("cuMem"):
         continue
-    # Of calls that repeat for each page of a large block, a share.
+    # Of calls that repeat for each page of a large block, only some are refused.
     numbers = [n for n in range(1, calls[function] + 1) if n <= 10 or n % 6 == 0]
     failures = [run_checked(function, number) for number in numbers]
     found[function] = [len(numbers), sum(failures)]

@@ -1,7 +1,8 @@
-"""Ends with live tensors, graphs and pools. Argument 2: who is dropped in which order.
+"""Ends with live tensors, graphs and pools. Argument 2 is the order of destruction.
 
-Argument 1: the allocator, or what else is there: "observed" by a history, an observer and a reader
-of it, a pool with an allocator of its "own_pool", installed "late" or "uninstalled" again.
+Argument 1 is the allocator, or an additional state: "observed" by a history, an observer and a
+reader of it, "own_pool" with a pool that has its own allocator, installed "late", or "uninstalled"
+again.
 """
 
 import atexit
@@ -21,7 +22,7 @@ state, order = sys.argv[1:]
 if state in ("observed", "own_pool", "uninstalled"):
     ferro_alloc.install()
 if state in ("late", "uninstalled"):
-    # What was there before the switch lives on, too.
+    # Objects from before the switch stay alive too.
     early = [filled(MIB, 2), torch.cuda.CUDAGraph()]
     with torch.cuda.graph(early[1]):
         early.append(early[0].clone())
@@ -42,7 +43,7 @@ elif state == "own_pool":
     own_pool = torch.cuda.MemPool(torch._C._cuda_customAllocator(*functions))
     with torch.cuda.use_mem_pool(own_pool):
         in_own_pool = take(3 * MIB)
-    # Outlives its pool.
+    # The tensor outlives its pool.
     other_pool = torch.cuda.MemPool(torch._C._cuda_customAllocator(*functions))
     with torch.cuda.use_mem_pool(other_pool):
         orphan = take(3 * MIB)
@@ -72,13 +73,13 @@ elif order == "at_exit":
     atexit.register(kept.clear)
     atexit.register(torch.cuda.empty_cache)
 elif order == "cycle":
-    # Found by the collector when the interpreter ends.
+    # Only the garbage collector finds the cycle, when the interpreter ends.
     gc.disable()
     ring = [take(MIB)]
     ring.append(ring)
     del ring
 elif order == "thread":
-    # Dies with the interpreter, and its tensors after it.
+    # The thread ends with the interpreter, and its tensors after it.
     def hold():
         keep = take(MIB)
         held.set()
@@ -98,7 +99,7 @@ elif order == "exception":
 elif order == "fork":
     child = os.fork()
     if child == 0:
-        # Tensors of the parent die here without a CUDA call.
+        # Tensors of the parent are destroyed here without a CUDA call.
         del source, result, inside
         os._exit(0 if torch.zeros(3).sum() == 0 else 1)
     assert os.waitpid(child, 0)[1] == 0

@@ -1,6 +1,7 @@
 """Forks before CUDA is used, or, with the second argument "after", in the middle of it.
 
-The parent goes on using CUDA; the child does not. What it inherited dies in it without a call.
+The parent continues to use CUDA; the child does not. Inherited objects are destroyed in the child
+without a CUDA call.
 """
 
 import gc

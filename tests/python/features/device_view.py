@@ -48,7 +48,7 @@ seen["numbers"] = [
 seen["one by one"] = all(getattr(view, name) == value for name, value in vars(numbers).items())
 seen["forecast of what is there"] = view.bytes_from_driver(3 * MIB)
 with torch.cuda.stream(torch.cuda.Stream()):
-    # A page of an idle stream helps.
+    # A page of an idle stream is used.
     seen["forecast on another stream"] = view.bytes_from_driver(3 * MIB) // MIB
 held = [torch.empty(4 * MIB, dtype=torch.uint8, device="cuda") for _ in range(4)]
 del held[2], held[0]

@@ -1,4 +1,4 @@
-"""The number of blocks in use in a device's view, beside PyTorch's own statistics."""
+"""The number of blocks in use in a device's view, compared with PyTorch's statistics."""
 
 import json
 

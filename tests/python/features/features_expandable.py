@@ -13,7 +13,7 @@ from tests.python.feature_checks import (
 
 import torch
 
-WHOLE = 20 * MIB  # fills a segment, so that no rest of it serves what comes next
+WHOLE = 20 * MIB  # fills a segment, so that no remainder serves the next request
 
 
 def set_expandable(expandable):
@@ -34,7 +34,7 @@ def is_expandable(tensor):
 
 
 def kind_of_handle(tensor):
-    """The first bytes of what another process gets: the version, and `c` for cudaMalloc."""
+    """The first bytes of the exported handle: the version, and `c` for cudaMalloc."""
     return tensor.untyped_storage()._share_cuda_()[1][:2]
 
 
@@ -74,7 +74,8 @@ def what_was_freed_while_it_was_off_is_used_while_it_is_off():
 
 @check
 def a_pool_serves_both():
-    """Natively it holds both kinds. Ours keeps to the first: a pool lives in one allocator."""
+    """A native pool holds both kinds. Ours keeps the first kind: a pool belongs to one
+    allocator."""
     pool = torch.cuda.MemPool()
     set_expandable(False)
     with torch.cuda.use_mem_pool(pool):

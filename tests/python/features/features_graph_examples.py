@@ -1,8 +1,8 @@
 """The ways to use CUDA graphs that PyTorch documents, one check for each.
 
-It runs as it is on the simulated GPU and on a real one. What only passed through copies is compared
-here, to the byte. What kernels computed is part of a check's result, as a digest, which is the same
-under every allocator; on the simulated GPU kernels compute nothing, and there it is left out.
+It runs as it is on the simulated GPU and on a real one. Bytes that were only copied are compared
+here. Results of kernels are part of a check's result as a digest, which is the same under every
+allocator. On the simulated GPU kernels compute nothing, and the digest is left out.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ cudart = ctypes.CDLL("libcudart.so.13")
 
 
 def digest(*tensors):
-    """Of what kernels computed; None on the simulated GPU."""
+    """The digest of results of kernels; None on the simulated GPU."""
     if not REAL:
         return None
     data = [tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for tensor in tensors]
@@ -32,7 +32,7 @@ def digest(*tensors):
 
 
 def nodes(graph):
-    """How many copies, memsets and kernels a graph holds that was made with `keep_graph=True`."""
+    """The number of copies, memsets and kernels in a graph made with `keep_graph=True`."""
     count = ctypes.c_size_t()
     source = ctypes.c_void_p(graph.raw_cuda_graph())
     assert cudart.cudaGraphGetNodes(source, None, ctypes.byref(count)) == 0
@@ -40,12 +40,12 @@ def nodes(graph):
 
 
 def launches():
-    """Of graphs, so far; the simulated GPU alone counts them."""
+    """The number of launches of graphs so far; only the simulated GPU counts them."""
     return 0 if REAL else sim.counters()["cuGraphLaunch"].calls
 
 
 def requested():
-    """Bytes that live tensors asked for, once no free waits for a stream."""
+    """Requested bytes of live tensors, once no free waits for a stream."""
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     return statistic("requested_bytes")
@@ -77,7 +77,7 @@ def network(activation=nn.GELU, seed=3):
 
 
 def warm_up(work, count=3):
-    """On a side stream, so that the capture finds everything that is made only once."""
+    """Runs on a side stream, so that the capture finds all objects that are created only once."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -87,7 +87,7 @@ def warm_up(work, count=3):
 
 
 def captured(work, pool=None):
-    """The graph, what the work returned, and by how much the requested bytes grew."""
+    """The graph, the result of the work, and the growth of requested bytes."""
     graph, before = torch.cuda.CUDAGraph(keep_graph=True), requested()
     with torch.cuda.graph(graph, pool=pool):
         result = work()
@@ -95,7 +95,7 @@ def captured(work, pool=None):
 
 
 def train(static, graph, steps, after_replay=lambda: None):
-    """Replays on new batches, which must arrive whole."""
+    """Replays on new batches, which must arrive completely."""
     for seed in range(steps):
         for number, tensor in enumerate(static):
             tensor.copy_(batch(10 * seed + number))
@@ -154,7 +154,7 @@ def inputs_at_a_fixed_place():
 
 @check
 def a_graph_for_each_shape():
-    """As servers do that pad a request to the next size that they have a graph for."""
+    """As in servers that pad a request to the next size that has a graph."""
     shapes, pool = (4 * MIB, 2 * MIB, MIB), torch.cuda.graph_pool_handle()
     source = filled(max(shapes), 0)
     graphs, grown = {}, []
@@ -195,7 +195,7 @@ def a_whole_training_step():
     warm_up(step)
     optimizer.zero_grad(set_to_none=True)
     graph, loss, held = captured(step)
-    # The backward pass made the gradients, so they are the graph's.
+    # The backward pass created the gradients, so they belong to the graph.
     assert all(pool_of(p.grad) == tuple(graph.pool()) for p in model.parameters())
     train((inputs, target), graph, 4)
     return nodes(graph), held, digest(loss, *model.parameters())
@@ -219,7 +219,7 @@ def parts_of_a_network_with_branches_between():
         x, target = batch(number).cuda(), batch(number + 20).cuda()
         choice = torch.tensor([choice]).cuda()
         hidden = trunk(x)
-        # The host decides by a value on the device which graph comes next.
+        # The host reads a value of the device to choose the next graph.
         out = (left, right)[choice.item()](hidden)
         nn.functional.mse_loss(out, target).backward()
         optimizer.step()
@@ -295,7 +295,7 @@ def mixed_precision_with_the_scaler_partly_outside():
         return loss.detach()
 
     def rest():
-        # It asks on the host whether a gradient overflowed, which no graph can.
+        # The scaler checks on the host whether a gradient overflowed, which a graph cannot do.
         scaler.step(optimizer)
         scaler.update()
 
@@ -395,7 +395,7 @@ def replays_between_work_of_other_streams():
 
 
 def two_graphs(source, pools):
-    """Each has two temporaries of 8 MiB and a result; of the pools the second may be a function."""
+    """Each graph has two temporaries of 8 MiB and a result; the second pool may be a function."""
     results = []
     before = torch.cuda.memory_reserved()
     for pool in pools:
@@ -502,7 +502,7 @@ def random_numbers_go_on_from_replay_to_replay():
 
 @check
 def a_generator_whose_state_changes_hands():
-    """Two graphs with a state each, which one generator takes on in turns."""
+    """Two graphs with a state each, which one generator uses in turns."""
     generator, graphs = torch.Generator("cuda").manual_seed(9), []
     states = [generator.graphsafe_get_state(), generator.clone_state()]
     for state in states:
@@ -516,7 +516,7 @@ def a_generator_whose_state_changes_hands():
     for number in (0, 0, 1, 0, 1):
         graphs[number][0].replay()
         drawn.append(digest(graphs[number][1]))
-    # Copies of one state: each goes its own way through the same numbers.
+    # Copies of one state: each draws the same numbers independently.
     assert not REAL or (drawn[0], drawn[1]) == (drawn[2], drawn[4])
     return [state.get_state().tolist() for state in states], drawn
 

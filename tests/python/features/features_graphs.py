@@ -36,7 +36,7 @@ def capture_and_synchronise(graph, source, stream):
 
 
 def invalidate_captures(count, source):
-    """By a call that is illegal in a capture; torch 2.11 never tells the allocator."""
+    """Makes a call that is illegal in a capture; torch 2.11 does not notify the allocator."""
     stream, current = torch.cuda.Stream(), torch.cuda.current_stream()
     for _ in range(count):
         graph = torch.cuda.CUDAGraph()
@@ -75,7 +75,7 @@ def memory_of_a_graph_is_its_own_until_the_graph_is_gone():
     assert torch.equal(result.cpu(), words(1, 12 * MIB))
     del others, graph
     torch.cuda.empty_cache()
-    # The result keeps what it lies on.
+    # The result keeps its memory.
     assert torch.cuda.memory_reserved() >= reserved + 12 * MIB
     assert torch.equal(result.cpu(), words(1, 12 * MIB))
     del result
@@ -177,7 +177,7 @@ def a_capture_that_is_invalidated():
 
 @check
 def programs_go_on_without_the_graphs_that_failed():
-    """What was tried in vain holds nothing, also without another capture."""
+    """Failed captures hold no memory, even without another capture."""
     torch.cuda.empty_cache()
     reserved = torch.cuda.memory_reserved()
     invalidate_captures(10, filled(MIB, 1))
@@ -300,7 +300,7 @@ def a_graph_is_captured_again_after_reset():
 
 @check
 def a_graph_dropped_while_it_runs():
-    """Its memory goes nowhere before the work on the stream of the replay is done."""
+    """Its memory is not reused before the work on the stream of the replay is done."""
     source = filled(4 * MIB, 2)
     other, results = torch.cuda.Stream(), []
     torch.cuda.synchronize()
@@ -351,7 +351,7 @@ def cudagraph_trees():
     config.triton.fast_path_cudagraph_asserts = True
     config.triton.cudagraph_support_input_mutation = True
 
-    # Of copies alone, which are real on the simulated GPU; this one is a kernel otherwise.
+    # Uses only copies, which are real on the simulated GPU; otherwise this operator is a kernel.
     def copy_each(targets, sources):
         for target, source in zip(targets, sources, strict=True):
             target.copy_(source)

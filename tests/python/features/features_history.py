@@ -24,7 +24,7 @@ def segment_actions(entry):
 
 
 def actions(entries):
-    """What happened to blocks, in order; segments are a matter of layout."""
+    """The actions on blocks, in order; those on segments depend on the layout."""
     return [
         (entry["action"], entry["size"])
         for entry in entries
@@ -41,7 +41,7 @@ def allocate_here(size):
 
 
 def undrawn(text):
-    """In place of the viewer's own, which fetches a script to draw the text with."""
+    """Replaces the viewer's function, which downloads a script for drawing."""
     return text
 
 
@@ -76,7 +76,7 @@ def everything_in_order():
     del kept
     trace = snapshot()["device_traces"][0]
     stop()
-    # A free that waits is noticed at the next allocation by one, at the next miss by the other.
+    # One allocator notices a completed free at the next allocation, the other at the next miss.
     done = actions(trace)
     done.remove(("free_completed", 3 * MIB))
     return enabled, torch._C._cuda_isHistoryEnabled(), done
@@ -300,7 +300,7 @@ def user_metadata():
 
 
 def notes_of_a_move():
-    """What the history says about ranges when a request is served from the holes of two others."""
+    """The entries about ranges when a request is served from the holes of two others."""
     first, wall, second = take(8 * MIB), take(2 * MIB), take(8 * MIB)
     last = take(2 * MIB)
     del first, second

@@ -91,7 +91,7 @@ def a_callback_that_raises():
     same = statistic("allocated_bytes") == allocated
     x = take(TOTAL // 4)
     assert len(kept) == 4
-    # Whether more than the card has is worth asking for: native tries, we do not.
+    # Native tries a request for more than the card has; ferro_alloc does not.
     failed_again = kind_again in ("RuntimeError", "OutOfMemoryError")
     return kind in ("", "RuntimeError"), same, failed_again, x.numel() == TOTAL // 4
 
@@ -114,7 +114,7 @@ def a_callback_that_raises_on_a_full_card():
 
 @check
 def a_callback_in_a_capture():
-    """Whether it helps is the allocator's affair: what it frees has just been in use."""
+    """The result depends on the allocator: the freed memory was in use a moment before."""
     hoard(TOTAL // 2)
     probe.probe_hoard_mode(GIVE_UP)
     graph = torch.cuda.CUDAGraph()
@@ -149,7 +149,7 @@ def the_largest_block_that_is_free():
 
 @check
 def segments_that_can_grow():
-    """Native has none here. Ours are listed where a stream owns them."""
+    """Native has none here. Those of ferro_alloc are listed if a stream owns them."""
     with torch.cuda.stream(torch.cuda.Stream()):
         x = take(30 * MIB)
     count = ctypes.c_int()
@@ -209,7 +209,7 @@ def holds_of_a_pool():
 
 
 @check
-def releasing_what_nobody_holds():
+def releasing_an_unheld_pool():
     return bool(text(probe.probe_pool_release(0, 7002)))
 
 
@@ -310,7 +310,7 @@ def compile_contexts():
 
 @check
 def gpu_traces():
-    """What sanitisers of streams and memory listen to."""
+    """Sanitisers of streams and memory use these traces."""
     from torch.cuda import _gpu_trace
 
     events = []
@@ -327,7 +327,7 @@ def gpu_traces():
 
 @check
 def an_observer_that_raises():
-    """Attached by C++. The request fails all the same, with one error or the other."""
+    """Attached by C++. The request fails nevertheless, with one of the two errors."""
     probe.probe_watch_failures()
     kinds = [error_of(lambda: take(2 * TOTAL))[0] for _ in range(2)]
     x = take(MIB)
@@ -355,7 +355,7 @@ def trackers():
 
 
 def allocate_in_tracker(own, nested, always):
-    """What the tracker is told of a block and its release while it allocates too."""
+    """The entries that the tracker gets for a block and its release while it allocates too."""
     torch.cuda.empty_cache()
     (counts, sizes) = told()
     probe.probe_tracker_allocates(nested, always)
@@ -374,8 +374,9 @@ def allocate_in_tracker(own, nested, always):
 
 @check
 def a_tracker_that_allocates():
-    """On the stream of each event: small blocks, and such as need memory each time."""
-    # From the second thread on each lock of a heap is one that waits for its holder.
+    """It allocates on the stream of each event: small blocks, and blocks that need new memory each
+    time."""
+    # With a second thread, locks of heaps have no bias and block.
     thread = Thread(target=lambda: take(KIB))
     thread.start()
     thread.join()
@@ -401,7 +402,7 @@ def a_tracker_that_raises():
     check_invariants()
     x = take(2 * MIB)
     assert kept.numel()
-    if ALLOCATOR == "ferro":  # native counts the block for ever
+    if ALLOCATOR == "ferro":  # native counts the block forever
         assert statistic("allocation") == before + 1
     return kind, "a tracker that fails" in said, x.numel() == 2 * MIB
 

@@ -205,7 +205,7 @@ def more_than_an_exabyte():
 
 @check
 def batch_size_finder():
-    """As libraries do it: halve until it fits."""
+    """Halves the batch until it fits, as libraries do."""
     size, tries = 4 * TOTAL, 0
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What only C++ programs can ask of an allocator, through the library named as second argument."""
+"""Queries that only C++ programs can make, through the library named as second argument."""
 
 import ctypes
 import sys
@@ -59,7 +59,7 @@ def observers_hear_of_rejections():
     last = (ctypes.c_int64 * 4)()
     count = probe.probe_rejections(last)
     assert kept.numel()
-    if FERRO:  # native of 2.13 and 2.14 told nobody here
+    if FERRO:  # native of 2.13 and 2.14 notifies no observer here
         assert (count, list(last)) == (1, [0, TOTAL // 2, TOTAL // 4, TOTAL])
     return kind, "preemptively" in text
 

@@ -8,7 +8,7 @@ from torch import nn
 
 
 def traffic(run):
-    """What a part of the program asked of the allocator, which the allocator does not decide."""
+    """The requests of a part of the program, which do not depend on the allocator."""
     run()
     names = [("allocation", "allocated"), ("allocation", "freed"), ("requested_bytes", "allocated")]
     before = [statistic(*pair) for pair in names]

@@ -1,4 +1,4 @@
-"""What later versions of torch ask of an allocator. Each check says which one introduced it."""
+"""The requirements of later versions of torch. Each check names the version that introduced it."""
 
 import ctypes
 import gc
@@ -31,7 +31,7 @@ def storage(size=0):
 
 
 def kind_at(owner, size, address):
-    """Of the error, and its text up to the address."""
+    """The type of the error, and its text up to the address."""
     kind, text = error_of(lambda: owner._resize_with_addr_(size, address))
     return kind, text.split(" 0x")[0]
 
@@ -40,7 +40,7 @@ def kind_at(owner, size, address):
 
 
 def own_allocator(allocate, free):
-    """Behind the two functions that a MemPool calls; lives as long as the process."""
+    """An allocator with the two functions that a MemPool calls; lives as long as the process."""
     word, pointer = ctypes.c_size_t, ctypes.c_void_p
     functions = (
         ctypes.CFUNCTYPE(pointer, word, ctypes.c_int, pointer)(allocate),
@@ -53,7 +53,8 @@ def own_allocator(allocate, free):
 
 @since(11)
 def equal_free_blocks_of_descending_addresses():
-    """In MiB. From torch 2.13 on native takes that of the oldest segment, before the lowest."""
+    """Sizes are in MiB. Since torch 2.13 native takes the block of the oldest segment, before that
+    the lowest."""
     region, offset = take(256 * MIB), 256 * MIB
     base = region.data_ptr()
 
@@ -120,7 +121,7 @@ def the_limit_of_the_process_comes_before_a_rejection():
     try:
         del_me = take(TOTAL // 4)
         del del_me
-        kept = take(TOTAL // 3)  # fits once what is cached has gone
+        kept = take(TOTAL // 3)  # fits once the cache is released
         kind, text = error_of(lambda: take(TOTAL // 3))
     finally:
         settings("throw_on_cudamalloc_oom:False,per_process_memory_fraction:1.0")
@@ -298,7 +299,7 @@ def a_result_of_a_graph_is_had_back_at_its_address():
     address, size = y.data_ptr(), y.nbytes
     owner = y.untyped_storage()
     owner.resize_(0)
-    # In the graph's pool, on the stream of its capture.
+    # The address belongs to the graph's pool and to the stream of its capture.
     with torch.cuda.use_mem_pool(pool), torch.cuda.stream(torch.cuda.graph.default_capture_stream):
         owner._resize_with_addr_(size, address)
     x.copy_(words(5, 8 * MIB))
@@ -313,7 +314,7 @@ def pages_that_left_come_back_to_their_address():
     address = owner.data_ptr()
     owner.resize_(0)
     torch.cuda.empty_cache()
-    if FERRO:  # addresses stay when the memory behind them goes
+    if FERRO:  # addresses stay when their memory is released
         owner._resize_with_addr_(8 * MIB, address)
         assert owner.data_ptr() == address
         first.copy_(torch.full((8 * MIB,), 9, dtype=torch.uint8))
@@ -454,7 +455,7 @@ def pools_with(*tensors):
 
 
 def captured(graph, begin, source):
-    """What a node's body and the capture around it allocate."""
+    """The tensors that a node's body and the capture around it allocate."""
     predicate = torch.ones((), dtype=torch.bool, device="cuda")
     with torch.cuda.graph(graph):
         first = source.clone()

@@ -1,6 +1,6 @@
 """A lazy clone on a side stream whose memory came from another stream that still writes to it.
 
-The argument says which stream does its work first: the default one, which copies, or the clone's.
+The argument names the stream that works first: the default one, which copies, or the clone's.
 """
 
 import ctypes
@@ -30,7 +30,7 @@ with torch.cuda.stream(other):
         assert memset(busy.data_ptr(), byte, SIZE, other.cuda_stream) == 0
     del busy
 with torch.cuda.stream(side):
-    # There is memory for it only where `other` still writes.
+    # The only memory for it is that to which `other` still writes.
     clone = torch._lazy_clone(source)
     assert clone.data_ptr() != source.data_ptr()
     if sys.argv[1] == "default_stream":

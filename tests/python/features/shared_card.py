@@ -1,4 +1,4 @@
-"""Settings for a card that others use too: what is left to them, and what is kept."""
+"""Settings for a card that other programs use too: the headroom for them, and the kept memory."""
 
 import json
 

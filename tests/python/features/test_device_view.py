@@ -1,4 +1,4 @@
-"""The view of a device for people who write tools."""
+"""The view of a device for authors of tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What status() tells of the calls to the driver."""
+"""The driver calls in status()."""
 
 from __future__ import annotations
 

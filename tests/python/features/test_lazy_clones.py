@@ -1,4 +1,4 @@
-"""What the copy of a shared storage is ordered with."""
+"""The order of the copy of a shared storage."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What PyTorch offers on top of an allocator, under ferro_alloc and as native behaves.
+"""PyTorch's features that use the allocator, under ferro_alloc compared with native.
 
-Each program runs under both; what its checks return does not depend on the allocator.
+Each program runs under both; the results of its checks do not depend on the allocator.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ORDERS = (
 
 @cache
 def outcomes(program: str, allocator: str) -> Result:
-    """Of all checks of a program, from one run."""
+    """The outcomes of all checks of a program, from one run."""
     return simulated(program, allocator, memory=MEMORY[program])
 
 
@@ -93,7 +93,7 @@ def test_a_driver_out_of_memory_is_torchs_error(function: str) -> None:
 
 @pytest.mark.parametrize("function", ["cuMemCreate", "cuMemMap", "cuMemSetAccess"])
 def test_a_driver_out_of_memory_for_a_moment_is_survived(function: str) -> None:
-    # Another process or library may have freed in between: the last step asks once more.
+    # Another process or library may have freed memory in between: the last step tries again.
     assert refusals()[f"{function} out of memory"] == ["", ""]
 
 
@@ -119,7 +119,7 @@ def test_a_refusal_names_the_driver_call(function: str) -> None:
     "function", ["cuMemUnmap", "cuMemRelease", "cuEventRecord", "cuEventCreate"]
 )
 def test_a_refusal_while_giving_back_is_survived(function: str) -> None:
-    # Frees never raise; the memory stays where it is and goes back the next time.
+    # Frees never raise; the memory stays and is released the next time.
     assert refusals()[f"{function} unknown"] == ["", ""]
 
 

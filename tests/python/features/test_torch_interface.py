@@ -1,4 +1,4 @@
-"""The allocator interface as C++ programs call it, beside native, in both layouts."""
+"""The allocator interface as C++ programs call it, compared with native, in both layouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What later versions of torch ask of an allocator, as native does it; skipped by older ones."""
+"""Requirements of later versions of torch, compared with native; skipped with older ones."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Each driver call of the allocator refused: what torch shows, and that the next call works.
+"""Each driver call of the allocator is refused: the error in torch, and the success of the next
+call.
 
-Refused once, or, for a driver that stays out of memory, until the faults are cleared.
+A call is refused once, or, for a driver that stays out of memory, until the faults are cleared.
 
 Prints for each function the type and text of the error, or what the call returned.
 """
@@ -37,7 +38,7 @@ def take_pages():
 
 
 def take_on_a_new_stream():
-    # Its heap has no addresses yet.
+    # The heap of the stream has no addresses yet.
     with torch.cuda.stream(torch.cuda.Stream()):
         return take(8 * MIB)
 

@@ -1,4 +1,4 @@
-"""What must be true of the memory that a program has asked for: naive, and nothing clever."""
+"""A deliberately naive model of the memory that a program has allocated."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ EDGE = 4096
 
 @dataclass(eq=False)
 class Block:
-    """One live allocation: a tensor's, or one that was asked for by the raw call."""
+    """One live allocation: of a tensor or of the raw call."""
 
     address: int
     size: int
     tag: int
     tensor: torch.Tensor | None
     counted: bool = True
-    """Whether the statistics know it; memory that bypasses the cache is in none."""
+    """Whether the statistics include it; they exclude memory that bypasses the cache."""
     exact: bool = True
-    """Whether it is known how much is allocated for it: the size rounded to 512 bytes."""
+    """Whether its allocated size is known: the size rounded to 512 bytes."""
     native: bool = False
     recorded: bool = False
     writable: bool = True
@@ -64,8 +64,8 @@ class Model:
         self._intervals: list[tuple[int, int]] = []
         self._base = self._statistics()
         self.slack = 0
-        """Bytes of the allocator before ours whose frees it may not have noticed yet."""
-        """Of the classic layout, which notices at its next allocation."""
+        """Bytes of the previous allocator whose frees it may not have noticed yet."""
+        """The same for the classic layout, which notices them at its next allocation."""
 
     @staticmethod
     def _statistics() -> dict[str, int]:
@@ -89,7 +89,7 @@ class Model:
             self._driver.write(address, length, block.tag)
 
     def remove(self, block: Block) -> None:
-        """Before it is freed; its contents are to be as they were written."""
+        """Called before a free; the contents must be as they were written."""
         self.check_contents(block)
         self.forget(block)
 

@@ -1,9 +1,9 @@
-"""Random calls of all that PyTorch's programs can reach of an allocator, against a naive model.
+"""Random calls of the whole allocator interface of PyTorch programs, compared with a naive model.
 
     fuzz_torch.py --seed 7 --steps 100000
 
 The simulated GPU does all work at once, so the sums are exact. Ends with a line of JSON; the first
-thing that is not as the model says ends it with an error that names the seed and the step.
+difference from the model ends it with an error that names the seed and the step.
 """
 
 import argparse
@@ -89,7 +89,8 @@ class Fuzz:
         self.done = Counter()
         self.streams = [torch.cuda.default_stream(), *(torch.cuda.Stream() for _ in range(3))]
         self.capturing, self.side = torch.cuda.Stream(), torch.cuda.Stream()
-        # Keeps what a generator holds while any graph lives, so that sums do not change with it.
+        # Keeps the memory that a generator holds while any graph exists, so that sums do not
+        # change.
         self.steady = Graph(None, self.capturing, self.side)
         self.pools, self.own_pools, self.graphs, self.handles = [], [], [], []
         self.pool_is_ours: dict[tuple[int, int], bool] = {}
@@ -115,13 +116,13 @@ class Fuzz:
         self.operations = {o: w for o, w in operations.items() if o.__name__ not in options.without}
 
     def make_own_allocator(self, runtime):
-        """cudaMalloc and cudaFree behind the two functions that a MemPool asks for."""
+        """cudaMalloc and cudaFree as the two functions that a MemPool calls."""
 
         def allocate(size, device, stream):
             pointer = ctypes.c_void_p()
             if runtime.cudaMalloc(ctypes.byref(pointer), size) == 0:
                 return pointer.value
-            runtime.cudaGetLastError()  # or the next call of torch reports it
+            runtime.cudaGetLastError()  # otherwise the next call of torch reports it
             return None
 
         def free(pointer, size, device, stream):
@@ -153,7 +154,7 @@ class Fuzz:
         try:
             return torch.empty(size, dtype=torch.uint8, device="cuda")
         except RuntimeError as error:
-            # Past the cache it is the runtime that refuses.
+            # Without the cache the runtime refuses.
             said = "Tried to allocate" if self.caches else "out of memory"
             assert said in str(error), error
             self.done["out of memory"] += 1
@@ -230,12 +231,12 @@ class Fuzz:
             block.recorded = True
 
     def share(self):
-        """With another process that never opens it; `record_stream` does nothing for it then."""
+        """Shares with a process that never opens it; `record_stream` then does nothing for it."""
         block = self.pick(lambda b: b.tensor is not None and b.counted and b.writable)
         if block:
             try:
                 shared = block.tensor.untyped_storage()._share_cuda_()
-            except torch.OutOfMemoryError:  # a large block is copied behind one handle
+            except torch.OutOfMemoryError:  # a large block is copied to one handle
                 self.done["no room to share"] += 1
                 return
             torch.UntypedStorage._release_ipc_counter_cuda(shared[4], shared[5])
@@ -299,7 +300,7 @@ class Fuzz:
         with torch.cuda.stream(draw.choice(self.streams)), torch.cuda.use_mem_pool(pool):
             tensor = self.take(any_size())
         if tensor is not None:
-            # A pool stays with the allocator that made it, whoever serves now.
+            # A pool stays with the allocator that created it, even if another one serves now.
             self.made(tensor, exact=False, native=True)
 
     def capture(self):
@@ -323,7 +324,7 @@ class Fuzz:
         graph.block.keeps.append(graph)
 
     def drop_unheld_handles(self):
-        """Nobody holds their pool any more, and who would make it anew is the one that serves."""
+        """Their pool is unheld, so the current allocator would create it again."""
         held = {tuple(graph.graph.pool()) for graph in self.graphs}
         self.handles = [h for h in self.handles if h in held or h not in self.pool_is_ours]
 
@@ -351,7 +352,7 @@ class Fuzz:
     def replay(self):
         if self.graphs:
             graph = draw.choice(self.graphs)
-            # Graphs of one pool may lie over each other: the result holds until another replays.
+            # Graphs of one pool may share memory: the result is valid until another one replays.
             graph.graph.replay()
             torch.cuda.synchronize()
             length = min(graph.result.numel(), 4096)
@@ -368,7 +369,7 @@ class Fuzz:
             self.drop_unheld_handles()
 
     def checkpoint(self):
-        """As cudagraph trees do: capture, note the state, capture more, go back."""
+        """Does as cudagraph trees: captures, takes a checkpoint, captures more, restores it."""
         if not self.serves or not self.caches:
             return
         handle = torch.cuda.graph_pool_handle()
@@ -438,7 +439,7 @@ class Fuzz:
         self.serves = not self.serves
 
     def thread(self):
-        """Allocates on a stream of its own and dies; what it made lives on."""
+        """The thread allocates on its own stream and ends; its tensors stay alive."""
         made, failed = [], []
 
         def work():
@@ -484,7 +485,7 @@ class Fuzz:
         return step, True
 
     def end(self):
-        """Everything dies, and everything goes back."""
+        """Destroys everything; all memory must be released."""
         while self.graphs:
             self.drop_graph()
         for block in list(self.model.blocks):
@@ -510,5 +511,5 @@ if good:
     result["allocated_at_end"], result["reserved_at_end"] = fuzz.end()
 print(json.dumps(result), flush=True)
 if not good:
-    # What lives on would call the pools' own allocator when Python is half gone.
+    # Live tensors would call the pools' own allocator during Python's finalization.
     os._exit(1)

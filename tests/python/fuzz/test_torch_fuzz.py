@@ -1,4 +1,4 @@
-"""A share of the fuzzing at PyTorch's level; docs/testing.md says how to run more of it."""
+"""A part of the fuzzing at PyTorch's level; docs/testing.md describes longer runs."""
 
 from __future__ import annotations
 

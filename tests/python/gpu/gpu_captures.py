@@ -20,7 +20,7 @@ torch.use_deterministic_algorithms(True, warn_only=True)
 torch.utils.deterministic.fill_uninitialized_memory = False
 FERRO = allocator == "ferro_alloc"
 REAL = len(sys.argv) == 2
-"""On a simulated GPU most kernels compute nothing: there the program shows that it runs."""
+"""On a simulated GPU most kernels compute nothing, so the program only shows that it runs."""
 MIB = 1 << 20
 digest = hashlib.sha256()
 figures = {}
@@ -90,7 +90,7 @@ def failed_captures_leave_nothing():
 
 
 def updates_far_ahead_of_the_device():
-    """Each launch reads the value that was written before it, however many wait."""
+    """Each launch reads the value that was written before it, for any number of queued launches."""
     count = 300
     scalar = DeviceScalar(torch.float32, -1.0)
     index = DeviceScalar(torch.int64, -1)
@@ -170,7 +170,7 @@ def a_transformer_generates_with_captured_steps():
     captured = {}
 
     def make(rows):
-        """What one step reads: tokens, position, cache."""
+        """The inputs of one step: tokens, position, cache."""
         options = {"config": config, "max_cache_len": 32}
         known = inspect.signature(StaticCache.__init__).parameters
         if "max_batch_size" in known:

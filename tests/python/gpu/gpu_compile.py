@@ -1,7 +1,7 @@
 """torch.compile with trees of CUDA graphs, under the allocator that the first argument names.
 
-With "exclusive" as the second one they share scratch with another graph, which replays between them
-on a stream of its own.
+With "exclusive" as the second argument they share scratch with another graph, which replays between
+them on a separate stream.
 """
 
 import hashlib
@@ -88,7 +88,7 @@ def train(rows, seed):
 
 
 def infer(rows, seed, branch):
-    """Which function follows which depends on `branch`, so the tree of graphs forks."""
+    """The order of functions depends on `branch`, so the tree of graphs forks."""
     torch.compiler.cudagraph_mark_step_begin()
     with torch.no_grad():
         x = compiled_body(batch(rows, seed))
@@ -112,7 +112,7 @@ for step in range(6):
     if step == 0 and "exclusive" in sys.argv[2:]:
         partner = Partner()  # before anything is recorded
 for step in range(5):
-    train(96, step)  # another shape: recorded anew
+    train(96, step)  # another shape: recorded again
 for step in range(8):
     errors.append(infer(64, step, branch=step % 3 == 2))
 for step in range(3):

@@ -1,6 +1,7 @@
-"""What people run on a GPU beside plain training, unchanged, under the allocator that is named.
+"""Programs other than plain training on a GPU, unchanged, under the given allocator.
 
-Every check returns what does not depend on the allocator: losses to the last bit, tokens, counts.
+Every check returns values that do not depend on the allocator: losses to the last bit, tokens,
+counts.
 """
 
 import os
@@ -189,7 +190,8 @@ def a_mem_pool_with_an_allocator_of_its_own():
 
 @check
 def a_key_value_cache_sized_from_the_statistics():
-    """As serving engines do: run once, ask, take nearly all of the rest, and use it."""
+    """Does as serving engines: runs once, reads the free memory, allocates nearly all of it, and
+    uses it."""
     model = tiny_llama().half().eval()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -215,7 +217,7 @@ def a_key_value_cache_sized_from_the_statistics():
 
 
 def registered_buffers(backend):
-    """What a communicator sums while memory around its registered buffers is short and moves."""
+    """The sums of a communicator while memory around its registered buffers is short and moves."""
     import torch.distributed as dist
 
     pools = [torch.cuda.MemPool(), torch.cuda.MemPool(no_split=True)]

@@ -69,7 +69,7 @@ def one_graph_between_eager_work():
         graph, out = capture(work)
         for seed in range(4):
             x.copy_(batch(seed))
-            # Memory of eager work lies between the graph's: neither may touch the other.
+            # Memory of eager work lies between that of the graph; neither may write to the other.
             around = [torch.empty(n, dtype=torch.uint8).fill_(seed) for n in (1000, 3 << 20)]
             around = [tensor.cuda() for tensor in around]
             graph.replay()
@@ -162,7 +162,7 @@ def graphs_give_their_memory_back():
     graph.replay()
     held = torch.cuda.memory_reserved() - before
     assert held >= 2 * (64 << 20), held
-    # Its memory stays while the graph lives, whatever happens to its output.
+    # The memory stays as long as the graph, even if its output is destroyed.
     del out
     torch.cuda.empty_cache()
     assert torch.cuda.memory_reserved() - before >= 2 * (64 << 20)

@@ -1,4 +1,4 @@
-"""The edges of a card: out of memory, limits, and what the driver says is used."""
+"""The limits of a card: out of memory, memory limits, and the usage that the driver reports."""
 
 import json
 import sys
@@ -79,7 +79,7 @@ def a_full_card():
             text = str(error)
     free, _ = torch.cuda.mem_get_info()
     assert free < 512 * MIB, f"out of memory with {free / MIB:.0f} MiB free"
-    # Failing again changes nothing, and what is freed is there at once.
+    # Failing again changes nothing, and freed memory is available at once.
     expect_out_of_memory(GIB)
     reserved = torch.cuda.memory_reserved()
     del kept[:2]

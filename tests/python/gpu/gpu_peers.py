@@ -23,7 +23,7 @@ def copies_both_ways():
 
 @check
 def memory_made_before_and_after_the_first_copy():
-    # Peers are enabled by the first copy: what exists then and what comes later must be in reach.
+    # The first copy enables peers: earlier and later memory must be accessible.
     before = torch.full((20 * MIB,), 3, dtype=torch.uint8, device="cuda:1")
     first = before.to("cuda:0")
     after = torch.full((60 * MIB,), 5, dtype=torch.uint8, device="cuda:1")

@@ -11,7 +11,7 @@ from collections import deque
 from benchmarks.harness.processes import use_allocator
 
 SIMULATED = "--simulated" in sys.argv
-"""There most kernels compute nothing: the program shows that it runs, and results mean nothing."""
+"""Most kernels compute nothing there, so the program only shows that it runs."""
 use_allocator("ferro_alloc", simulated=SIMULATED)
 
 import torch
@@ -48,8 +48,8 @@ def make_decoder(shape, rows):
 
 
 def random_order(shared_pool):
-    """Between replays eager work allocates, writes and checks; also the results of graphs that did
-    not run last are checked."""
+    """Between replays eager work allocates, writes and checks. Results of graphs other than the
+    last one are checked too."""
     decoder = make_decoder(SMALL if SIMULATED else ModelShape(longest=256), max(NINETEEN))
     decoder.warm_up(reversed(NINETEEN))
     expected = {}
@@ -127,7 +127,7 @@ def generation_while_training():
             expected.record_stream(torch.cuda.current_stream())
             graph.replay()
             wrong.add(logits, expected)
-            # Bytes of kernels that compute nothing are no tokens.
+            # The bytes of kernels that compute nothing are not valid tokens.
             following = logits.argmax(-1, keepdim=True).clamp_(0, shape.vocabulary - 1)
             decoder.tokens[:batch] = following
             generated += batch

@@ -1,7 +1,7 @@
 """One rank of two, each with a GPU of its own: collectives, data parallel and sharded training.
 
-Arguments: the allocator, the rank, the port, and who registers memory with NCCL: "hook" (every
-segment, by a tracker of the allocator) or "pool" (the segments of one pool, by the program).
+Arguments: the allocator, the rank, the port, and the registration of memory with NCCL: "hook"
+(every segment, by a tracker of the allocator) or "pool" (the segments of one pool, by the program).
 The allocator is "native", a layout, or "plain": pages, and expandable segments switched off while
 the group and its buffers are made, without which PyTorch ignores the hook.
 """
@@ -74,7 +74,8 @@ for size in (1, 1000, 3 << 20, 40 << 20):
     found["sums"][-1].append(gathered[1].sum().item())
     del tensor, gathered
 
-# Registered buffers: pools whose segments NCCL knows, of many allocations of the driver and of one.
+# Registered buffers: pools whose segments NCCL knows, one with many driver allocations and one with
+# a single one.
 backend = dist.group.WORLD._get_backend(torch.device("cuda", rank))
 found["pool"] = []
 for no_split in (False, True):
@@ -92,7 +93,7 @@ for no_split in (False, True):
 
 
 def moves():
-    """Pages that left a place so far."""
+    """The number of pages that have moved so far."""
     if allocator == "native":
         return 0
     device = ferro_alloc.status().devices[rank]
@@ -100,7 +101,7 @@ def moves():
 
 
 def around(own, other, with_messages):
-    """How many collectives and messages went wrong while streams took memory from one another."""
+    """The number of wrong collectives and messages while streams took memory from one another."""
     choose = random.Random(5)  # the same on both ranks
     streams = [torch.cuda.Stream() for _ in range(3)]
     kept = [[] for _ in streams]

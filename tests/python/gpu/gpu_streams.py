@@ -1,4 +1,4 @@
-"""Memory used on several streams, by kernels that are slow, under the allocator that is named."""
+"""Memory used on several streams by slow kernels, under the given allocator."""
 
 import json
 import sys
@@ -25,7 +25,7 @@ def use_late(size, record, streams):
     """Reads a block on other streams after slow kernels, and frees it before they have begun.
 
     Meanwhile the main stream allocates blocks of the same size and overwrites them. Returns whether
-    one of these was the freed block, and whether what the streams read was right.
+    one of these was the freed block, and whether the streams read the right bytes.
     """
     block, junk = bytes_of(1, size), bytes_of(2, size)
     copies = [torch.empty_like(block) for _ in streams]
@@ -82,7 +82,7 @@ def memory_comes_back_when_streams_are_done():
 
 
 def cross_stream_pipeline():
-    """A producer and a consumer stream that hand over with events and `record_stream`."""
+    """A producer and a consumer stream that exchange memory with events and `record_stream`."""
     producer, consumer = torch.cuda.Stream(), torch.cuda.Stream()
     generator = torch.Generator().manual_seed(1)
     total = torch.zeros((), dtype=torch.int64, device="cuda")

@@ -6,9 +6,9 @@ Arguments: the allocator, seconds, how uses on other streams are kept apart from
 * `wait`: without `record_stream`; the memory's stream waits right before its own next request;
   `forget_wait`: that is left out, which is a mistake.
 
-Every tensor is filled with a number of its own, and the device checks all of it, on any stream,
-with nothing but events between the streams. The limit leaves little more room than what is live, so
-pages have to move all the time.
+Every tensor is filled with a different number, and the device checks all of it, on any stream, with
+only events between the streams. The limit is little above the live bytes, so pages move all the
+time.
 """
 
 import contextlib
@@ -41,7 +41,8 @@ done before the host asks for more."""
 
 
 class Late:
-    """Uses of a stream's freed memory on other streams; it waits for them before it asks again."""
+    """Uses of a stream's freed memory on other streams; the stream waits for them before its next
+    request."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -56,7 +57,7 @@ class Late:
 
 @contextlib.contextmanager
 def requests_on(stream):
-    """May ask for memory of the stream, after it has waited."""
+    """Allows requests on the stream, after its waits."""
     with late[stream].lock, torch.cuda.stream(stream):
         late[stream].wait(stream)
         yield
@@ -107,7 +108,8 @@ class Worker:
         self.counts["checked"] += 1
 
     def lend(self):
-        """To another stream, which checks it behind its other work; mostly freed at once."""
+        """Lends a tensor to another stream, which checks it after its other work; usually the
+        tensor is freed at once."""
         place = self.random.randrange(len(self.tensors))
         tensor, tag, home = self.tensors[place]
         other = self.random.choice([stream for stream in streams if stream != home])
@@ -118,7 +120,7 @@ class Worker:
         if uses == "record":
             tensor.record_stream(other)
         self.counts["transferred"] += 1
-        # Only what is freed needs a wait of its stream; what is kept is checked by that stream.
+        # Only a freed tensor needs a wait of its stream; kept ones are checked by that stream.
         with late[home].lock:
             late[home].uses.append(other.record_event())
             if self.random.random() < 0.8:
@@ -154,7 +156,8 @@ for thread in threads:
 for thread in threads:
     thread.join()
 reserved = torch.cuda.max_memory_reserved()
-# What is left is checked with room for it: here running out of memory would be no finding.
+# The remaining tensors are checked without the limit, because running out of memory here would not
+# be a finding.
 torch.cuda.set_per_process_memory_fraction(1.0)
 for worker in workers:
     worker.drop(len(worker.tensors))

@@ -1,4 +1,4 @@
-"""The driver's contract, which the simulated GPU is built to, on the real driver."""
+"""The driver's contract, which the simulated GPU follows, on the real driver."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def last_object(done: Completed) -> dict[str, Any]:
 
 @cache
 def run(program: str, *arguments: str) -> dict[str, Any]:
-    """What all checks of a program returned."""
+    """The results of all checks of a program."""
     words = [sys.executable, find_program(program), *arguments]
     return last_object(programs.run(words, None, ROOT))
 
@@ -81,7 +81,7 @@ def free_port() -> str:
 
 @cache
 def ranks(allocator: str, registered_by: str) -> list[dict[str, Any]]:
-    """What the two ranks found."""
+    """The results of the two ranks."""
     port, program = free_port(), find_program("gpu_ranks.py")
 
     def run_rank(rank: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.gpu
 
 
 def results(run_program: RunProgram, program: str, env: dict[str, str]) -> list[dict[str, Any]]:
-    """What the program says under native, then under ferro_alloc."""
+    """The output of the program under native, then under ferro_alloc."""
     found = []
     for allocator in ("native", "ferro_alloc"):
         done = run_program(program, allocator, env=env)
@@ -27,7 +27,7 @@ def results(run_program: RunProgram, program: str, env: dict[str, str]) -> list[
 def test_replays_equal_eager_work_and_native(run_program: RunProgram) -> None:
     native, ferro = results(run_program, "gpu_graphs.py", {})
     assert ferro["digest"] == native["digest"]
-    # Seven graphs in one pool: what is not alive any more serves the next.
+    # Seven graphs share one pool: dead memory serves the next graph.
     assert ferro["shared_pool_bytes"] <= 1.02 * native["shared_pool_bytes"]
 
 
@@ -55,7 +55,7 @@ def test_graphs_of_a_group_in_random_order_beside_eager_work(run_program: RunPro
         assert found[name]["replays"] == 10_000
         assert (found[name]["wrong_results"], found[name]["wrong_eager"]) == (0, 0)
         assert 0 < found[name]["shared_bytes"] <= found[name]["scratch_bytes"]
-    # There the scratch of several graphs is behind the same pages.
+    # In the group the scratch of several graphs has the same pages.
     assert found["separate"]["shared_bytes"] < found["separate"]["scratch_bytes"] / 2
     training = found["training"]
     assert (training["graphs"], training["wrong"]) == (35, 0)

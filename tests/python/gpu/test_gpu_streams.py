@@ -24,7 +24,7 @@ def test_memory_used_by_slow_streams_and_by_threads(run_program: RunProgram) -> 
         found.append(json.loads(done.stdout.splitlines()[-1]))
     native, ferro = found
     assert ferro["losses"] == native["losses"]
-    # What is not recorded is reused at once, so the program would have noticed.
+    # Memory without the record is reused at once, so the program would notice errors.
     assert ferro["reused_without_record"] >= 1
 
 

@@ -92,7 +92,7 @@ def nothing_is_allocated_in_a_pool_that_is_sealed_meanwhile():
 
 
 @check
-def what_a_sealed_pool_handed_out_may_be_freed():
+def memory_of_a_sealed_pool_may_be_freed():
     handle = graphs.graph_pool_handle()
     graph, _, result = captured(handle, 3 * MIB)
     graphs.capture_pool_for_handle(handle).seal()

@@ -156,7 +156,7 @@ def a_graph_of_torch_has_both_faces():
 
 
 @check
-def what_is_no_graph_is_refused():
+def objects_that_are_not_graphs_are_refused():
     return [
         error_of(lambda: graphs.CapturedGraph(7))[0],
         error_of(lambda: graphs.CapturedGraph(torch.cuda.CUDAGraph()))[0] != "",
@@ -197,7 +197,7 @@ def a_capture_is_ended_by_its_stream():
 
 
 @check
-def what_a_graph_keeps_lives_as_long_as_it_does():
+def objects_a_graph_keeps_live_as_long_as_the_graph():
     with CaptureGuard() as guard:
         take(MIB)
     kept = take(MIB)
@@ -230,7 +230,7 @@ def a_body_that_raises_discards_its_capture():
             take(3 * MIB)
             raise KeyError("stop")
 
-    usable()  # what PyTorch keeps for the graphs of a stream is there from now on
+    usable()  # allocates what PyTorch keeps for the graphs of a stream
     torch.cuda.empty_cache()
     before = torch.cuda.memory_reserved()
     kind, _ = error_of(fail)
@@ -250,7 +250,7 @@ def a_capture_that_is_invalidated_leaves_all_usable():
 
 
 @check
-def a_stream_that_stays_away_leaves_all_usable():
+def a_stream_that_does_not_rejoin_leaves_all_usable():
     side = torch.cuda.Stream()
     target = take(KIB)
 
@@ -272,7 +272,7 @@ def a_capture_that_cannot_begin_leaves_all_usable():
 
 
 @check
-def captures_nest_on_streams_of_their_own():
+def captures_nest_on_separate_streams():
     source, stream, other = filled(MIB, 3), torch.cuda.Stream(), torch.cuda.Stream()
     with CaptureGuard(stream=stream) as outer:
         first = source.clone()
@@ -380,11 +380,11 @@ def a_thousand_failed_captures_leave_nothing():
         left = [counts.get(made, 0) - counts.get(gone, 0) for made, gone in pairs]
         return [sim.memory()[0].allocated, torch.cuda.memory_reserved(), *left]
 
-    # As many as may have points that are outstanding at one time.
+    # As many captures as may have outstanding points at one time.
     for number in range(100):
         error_of(lambda number=number: fail(number))
     before, kinds = held(), set()
-    for number in range(1000 if FERRO else 100):  # each leaves a page under native
+    for number in range(1000 if FERRO else 100):  # each leaves a page allocated under native
         kinds.add(error_of(lambda number=number: fail(number))[0])
     after = held()
     return sorted(kinds), before == after, usable()
@@ -455,7 +455,7 @@ def what_a_scalar_refuses():
 
 @check
 def each_launch_reads_the_value_before_it():
-    """Far ahead of the device, on the stream of the launches and on another one."""
+    """The host runs far ahead of the device, on the stream of the launches and on another one."""
     scalar = DeviceScalar(torch.int64, -1)
     slot = torch.zeros((), dtype=torch.int64, device="cuda")
     with CaptureGuard() as guard:
@@ -502,7 +502,7 @@ def an_update_in_a_capture_belongs_to_the_graph():
 
 
 @check
-def a_callable_runs_on_what_it_is_given():
+def a_callable_runs_on_its_arguments():
     def function(pair, number):
         return {"first": pair[0].clone(), "second": pair[1].clone(), "number": number}
 

@@ -1,4 +1,4 @@
-"""Captures that fail, by all ways to capture: the handle of their pool works again."""
+"""After a capture fails, in any of the ways to capture, the handle of its pool works again."""
 
 import gc
 import itertools
@@ -68,7 +68,7 @@ def fail(way, pool, forbidden="item", stream=None, body=None):
 
 
 def works(way, pool, stream=None):
-    """Captured with this way, and replayed twice."""
+    """Captures in this way, and replays twice."""
     source, kept = filled(MIB, 5), []
     torch.cuda.synchronize()
     replay = way(lambda: kept.append(source.clone()), pool, stream)
@@ -168,7 +168,7 @@ def await_end_of(thread):
 
 
 @check
-def a_capture_of_a_thread_that_is_gone():
+def a_capture_whose_thread_has_ended():
     seen = []
     for way in WAYS.values():
         handle, kinds = graphs.graph_pool_handle(), []
@@ -197,7 +197,7 @@ def memory_of_a_failed_capture_is_free_again():
     handle = graphs.graph_pool_handle()
     pool = graphs.capture_pool_for_handle(handle)
     for way in WAYS.values():
-        fail(way, handle)  # what PyTorch keeps for the graphs of a stream is there from now on
+        fail(way, handle)  # allocates what PyTorch keeps for the graphs of a stream
     before, seen = held(), []
     for way in WAYS.values():
         for _ in range(3):

@@ -1,6 +1,6 @@
-"""Misuses of graphs that the debug mode finds, each planted, beside the same program without it.
+"""Misuses of graphs that the debug mode finds; each program runs with and without the misuse.
 
-The comments at the ends of lines are what the errors have to name.
+The errors must name the lines that have comments at their ends.
 """
 
 import gc
@@ -20,14 +20,14 @@ PAGE = 2 * MIB
 
 
 def line(tag):
-    """As an error names the line with that comment."""
+    """How an error names the line with that comment."""
     numbers = [n for n, text in enumerate(FILE.read_text().splitlines(), 1) if f"# {tag}" in text]
     assert len(numbers) == 1, (tag, numbers)
     return f"{FILE.parent.name}/{FILE.name}:{numbers[0]}"
 
 
 def misuse_of(call):
-    """None where there is none. A misuse launches nothing."""
+    """The misuse that the call raises, or None. A misuse launches nothing."""
     try:
         call()
     except GraphMisuseError as error:
@@ -36,7 +36,7 @@ def misuse_of(call):
 
 
 def complaint(call):
-    """Of the debug mode, in words; None where there is none."""
+    """The message of the debug mode, or None."""
     error = misuse_of(call)
     return None if error is None else str(error)
 
@@ -77,7 +77,7 @@ def a_freed_input():
 
 
 @check
-def an_input_whose_memory_somebody_else_has():
+def an_input_whose_memory_another_tensor_has():
     with graphs.debug():
         source = take(PAGE)
         graph, _result = copied(source, graphs.graph_pool_handle("decode"))
@@ -148,7 +148,7 @@ def memory_that_only_earlier_calls_used():
 def a_freed_workspace():
     with graphs.debug():
         stream = torch.cuda.Stream()
-        # Of a product as long as this, cuBLAS adds up parts in its workspace.
+        # For a product as long as this one, cuBLAS adds up parts in its workspace.
         left, right = (torch.ones(size, device="cuda") for size in ((64, 1 << 14), (1 << 14, 64)))
         torch.cuda.synchronize()
         with torch.cuda.stream(stream):
@@ -163,7 +163,7 @@ def a_freed_workspace():
 
 
 class Chain:
-    """Two graphs of one pool: the second reads what the first wrote and nobody else keeps."""
+    """Two graphs of one pool: the second reads a result of the first that the program has freed."""
 
     def __init__(self, pool):
         self.source = filled(PAGE, 1)
@@ -203,7 +203,7 @@ def a_result_kept_across_the_replay_of_a_partner():
 
 @check
 def a_result_whose_pages_a_later_capture_has():
-    """Of the same pool, at other addresses."""
+    """The capture is into the same pool, at other addresses."""
     with graphs.debug():
         handle = graphs.graph_pool_handle("step")
         group = graphs.exclusive(handle)
@@ -229,8 +229,8 @@ def a_result_whose_pages_a_later_capture_has():
 
 
 class Late:
-    """A graph of a pool that joins its group after all captures: it copies its source through
-    scratch into results. With `moves` its later scratch has the pages of its earlier one."""
+    """A graph of a pool that joins its group after all captures. It copies its source through
+    scratch into results. With `moves` its later scratch has the pages of its earlier scratch."""
 
     def __init__(self, pool, scratch, results, moves):
         self.source = filled(PAGE, 1)
@@ -268,7 +268,7 @@ def findings_of(call):
 
 
 def late_pool(made):
-    """The steps that `made` captures into a pool, and the group that the pool joins then."""
+    """The steps that `made` captures into a pool, and the group that the pool then joins."""
     handle = graphs.graph_pool_handle("late")
     steps = made(handle)
     with warnings.catch_warnings(action="ignore"):
@@ -312,8 +312,8 @@ def a_result_in_scratch_of_a_graph_captured_before_the_pool_joined():
 
 
 def replayed_in_random_order(seed, moves):
-    """How often a finding names other results than were destroyed; replays that destroyed
-    results, and replays that destroyed none."""
+    """How many findings name other results than were destroyed, how many replays destroyed results,
+    and how many destroyed none."""
     draw = random.Random(seed)
 
     def capture(pool):
@@ -356,7 +356,7 @@ def late_pools_in_random_orders():
 
 @check
 def early_pools_in_random_orders():
-    """Captured while the pool is a member: nothing is destroyed, and nothing found."""
+    """The graphs are captured while the pool is a member: nothing is destroyed or found."""
     with graphs.debug():
         handle = graphs.graph_pool_handle("early")
         group = graphs.exclusive(handle)
@@ -380,7 +380,8 @@ def a_partner_of_no_group_does_no_harm():
 
 @check
 def a_graph_of_the_pool_that_was_given_the_same_memory():
-    """In one pool without a group, whose graphs are to replay in the order of their captures."""
+    """The graphs are in one pool without a group, so they must replay in the order of their
+    captures."""
     with graphs.debug():
         handle = graphs.graph_pool_handle("step")
         chain = Chain(handle)
@@ -412,7 +413,7 @@ def two_members(ordered, by_handle=False):
 
 
 def replays_on_two_streams(members, waits):
-    """The number of the replay that is refused, and why; None where none is."""
+    """The number of the replay that is refused, and why; None if none is refused."""
     streams = [torch.cuda.Stream() for _ in members]
     torch.cuda.synchronize()
     for number in range(60):
@@ -475,14 +476,14 @@ def a_pool_that_is_released_under_its_graph():
         fine = complaint(guard.graph.launch)
         torch._C._cuda_releasePool(0, handle)
         error = misuse_of(guard.graph.launch)
-        # The graph lets go of it too.
+        # The graph releases the pool too.
         torch._C._cuda_beginAllocateToPool(0, handle)
         torch._C._cuda_endAllocateToPool(0, handle)
         return [fine, facts(error, "allocated: of the pool"), result.numel()]
 
 
 @check
-def a_result_in_a_pool_that_is_gone():
+def a_result_in_a_deleted_pool():
     with graphs.debug():
         source = filled(PAGE, 1)
         first, between = copied(source, graphs.graph_pool_handle("first"))
@@ -509,7 +510,7 @@ def nothing_is_left_when_it_is_off():
             off = [getattr(of_class, name) for name in names] == before
         on = [getattr(of_class, name) for name in names] == inside[0]
     del source
-    graph.launch()  # nobody looks
+    graph.launch()  # is not checked
     return [
         off,
         on,

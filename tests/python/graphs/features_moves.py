@@ -1,4 +1,4 @@
-"""Requests of a capture that are put together from scattered pages of its own pool."""
+"""Requests of a capture that are served from scattered pages of its own pool."""
 
 import gc
 
@@ -22,7 +22,8 @@ LARGE = HOLES * 2 * MIB
 
 
 class Step:
-    """A graph that keeps what lies between the holes, and copies its source through all of them."""
+    """A graph that keeps the memory between the holes, and copies its source through all of
+    them."""
 
     def __init__(self, pool=None, holes=HOLES):
         self.source = filled(LARGE, 1).view(torch.uint8)
@@ -57,7 +58,7 @@ def reserved():
 
 
 def grown(make):
-    """What it returns, and MiB that it took beside its sources."""
+    """The result of `make`, and how many MiB it took in addition to its sources."""
     before = reserved()
     made = make()
     sources = sum(step.source.nbytes for step in made)
@@ -81,7 +82,7 @@ def one_graph():
 
 @check
 def graphs_of_a_pool():
-    """Replayed in the order of their captures."""
+    """The graphs are replayed in the order of their captures."""
     pool = torch.cuda.graph_pool_handle()
     steps, took = grown(lambda: [Step(pool), Step(pool, holes=3), Step(pool)])
     right = []

@@ -1,4 +1,4 @@
-"""Plans: what they say beside what captures then take, and that they leave nothing behind."""
+"""Plans are compared with what captures then take, and must leave nothing behind."""
 
 import ctypes
 import gc
@@ -16,7 +16,7 @@ ARRANGEMENTS = ("separate", "shared", "exclusive", "exclusive shared")
 
 
 def step(row, result):
-    """Of a batch: temporaries of several sizes, small and large, and three results."""
+    """A step of a batch: temporaries of several sizes, small and large, and three results."""
 
     def run(rows):
         x = take(rows * row)
@@ -46,7 +46,7 @@ def reserved():
 
 
 def taken(function, sizes, pools):
-    """What the captures take, as a program makes them."""
+    """The bytes that the captures take when a program makes them."""
     before = reserved()
     count = 1 if "shared" in pools else len(sizes)
     handles = [graphs.graph_pool_handle() for _ in range(count)]
@@ -69,7 +69,7 @@ def is_close(planned, real):
 
 
 def everything():
-    """What a plan may not change."""
+    """The state that a plan must not change."""
     gc.collect()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
@@ -90,7 +90,7 @@ def everything():
 
 
 def warmed_up():
-    """What PyTorch keeps for the first graph of a process is there from now on."""
+    """Allocates what PyTorch keeps for the first graph of a process."""
     graphs.plan(lambda: take(KIB).zero_())
 
 
@@ -179,7 +179,8 @@ def errors_of_the_callable_go_on():
 
         return function
 
-    # The warm-up, the capture alone, and the second of those that are held together.
+    # The failing call is in the warm-up, in the capture alone, or in the second of the captures
+    # that are held together.
     for call in (0, 1, 5):
         function = fail_in(call)
         seen.append(
@@ -258,7 +259,7 @@ def without_the_memory_it_is_estimated():
 @check
 def graphs_that_exist():
     warmed_up()
-    with CaptureGuard() as guard:  # keeps what PyTorch has for the first graph
+    with CaptureGuard() as guard:  # keeps what PyTorch allocates for the first graph
         take(KIB).zero_()
     before = reserved()
     kept = []
@@ -279,7 +280,7 @@ def graphs_that_exist():
         is_close(planned.sets["exclusive"].reserved_bytes, together),
         [one.is_measured for one in planned.sets.values()],
     ]
-    # In one pool, or after they have left.
+    # The graphs are in one pool, or have left the group.
     group.leave(*(graph for graph, _ in kept))
     del group
     again = graphs.plan(kept[0][0], pools=["separate"]).captures[0].reserved_bytes

@@ -1,6 +1,6 @@
-"""One object for each pool, which keeps its buffers as long as a program or a graph uses it.
+"""Each pool has one object, which keeps its buffers as long as a program or a graph uses it.
 
-Each check frees what it may, fills the memory that is free then, and compares what a graph reads.
+Each check frees memory, overwrites all free memory, and compares what a graph reads.
 """
 
 import copy
@@ -31,7 +31,7 @@ def fill_free_memory():
 
 
 def reads(graph, result, tag):
-    """Whether a launch after all that is free was overwritten gives the recorded bytes."""
+    """Whether a launch gives the recorded bytes after all free memory was overwritten."""
     junk = fill_free_memory()
     result.zero_()
     graph.launch()
@@ -83,7 +83,7 @@ def a_pool_is_one_object():
     return [each is pool for each in seen].count(True), pool_of(handle) is None
 
 
-# ---- who keeps it
+# ---- what keeps a pool
 
 
 @check
@@ -164,7 +164,7 @@ def a_plain_graph_alone_keeps_the_pool_and_the_last_one_drops_it():
 
 
 @check
-def the_pool_of_a_graph_that_is_gone_keeps_its_buffers():
+def the_pool_of_a_destroyed_graph_keeps_its_buffers():
     result, handle = take(MIB).view(torch.int32), graphs.graph_pool_handle("decode")
     with CaptureGuard(handle) as guard:
         take(MIB).zero_()
@@ -207,12 +207,12 @@ def a_running_capture_keeps_the_pool():
     return guard.graph.buffer_count, reads(guard.graph, result, 3)
 
 
-# ---- who drops it
+# ---- what drops a pool
 
 
 @check
 def buffers_go_with_the_last_user():
-    """Of the object and the graphs; the handle is released before or between."""
+    """The users are the object and the graphs; the handle is released before or between them."""
     outcomes = []
     for order in (
         ("handle", "pool", "graph"),
@@ -385,8 +385,8 @@ def a_mem_pool_is_known_as_long_as_it_lives():
 
 @check
 def releases_beside_captures_lose_nothing():
-    """A handle is released, and its object dropped, while another thread captures into the pool, by
-    the object and by its handle in turn."""
+    """A handle is released, and its object dropped, while another thread captures into the pool,
+    alternately by the object and by its handle."""
     wrong = []
 
     def capture(pool, source, captured, begin):
@@ -415,7 +415,7 @@ def releases_beside_captures_lose_nothing():
         if number % 3 == 0:
             thread.join()
         same = pool.buffer_count == 1
-        if number % 2:  # else the object alone keeps the pool until the capture has begun
+        if number % 2:  # otherwise only the object keeps the pool until the capture has begun
             del pool
         thread.join()
         graph, result = captured

@@ -1,4 +1,5 @@
-"""What graphs and pools hold, by name: sizes, snapshots, statistics, out-of-memory errors."""
+"""The memory of graphs and pools by name, in sizes, snapshots, statistics, and out-of-memory
+errors."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""Which memory of a program other processes may open by a handle. Prints it as JSON."""
+"""Prints as JSON which memory of a program other processes can open by a handle."""
 
 import contextlib
 import ctypes
@@ -13,14 +13,14 @@ cudart = ctypes.CDLL("libcudart.so.13")
 
 
 def share(tensor):
-    """What cudaIpcGetMemHandle answers."""
+    """The result of cudaIpcGetMemHandle."""
     handle = (ctypes.c_byte * 64)()
     return cudart.cudaIpcGetMemHandle(handle, ctypes.c_void_p(tensor.data_ptr()))
 
 
 @contextlib.contextmanager
 def plain_allocations():
-    """As programs do it that know expandable segments."""
+    """Allocates plain memory as programs do that know expandable segments."""
     torch._C._accelerator_setAllocatorSettings("expandable_segments:False")
     try:
         yield

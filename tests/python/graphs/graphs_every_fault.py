@@ -1,8 +1,8 @@
-"""What ferro_alloc.graphs does, once for each driver call in it, with this call refused.
+"""Runs ferro_alloc.graphs once for each driver call in it, with this call refused.
 
-The program's second argument is the CUresult. Whatever is refused: either nobody sees it, or one
-error passes, and then streams, random numbers, captures and memory are as they were before. Prints
-for each function how many of its calls were refused, and how many of these ended in an error.
+The program's second argument is the CUresult. Each refusal is either handled, or raises one error
+that leaves streams, random numbers, captures and memory as they were before. Prints for each
+function how many of its calls were refused, and how many of these refusals ended in an error.
 """
 
 import json
@@ -67,7 +67,7 @@ def everything():
 
 
 def run(function="", number=0):
-    """1 when it failed; asserts all that holds afterwards."""
+    """Returns 1 when the run failed; asserts what must hold afterwards."""
     failed = 0
     if function:
         sim.fault(function, call=number, result=RESULT)

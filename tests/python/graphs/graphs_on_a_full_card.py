@@ -26,7 +26,7 @@ beside: list[torch.Tensor] = []
 
 
 pattern = torch.arange(25 * MIB, dtype=torch.int32).view(torch.uint8)
-"""What tensors outside the graphs contain."""
+"""The value in tensors outside the graphs."""
 written = take(MIB)
 written.copy_(torch.zeros(MIB, dtype=torch.uint8))
 
@@ -38,14 +38,14 @@ def beside_graphs(size: int) -> torch.Tensor:
 
 
 def write(size: int) -> None:
-    """To both ends of a block that is freed at once."""
+    """Writes to both ends of a block that is freed at once."""
     block = take(size)
     block[:MIB].copy_(written)
     block[-MIB:].copy_(written)
 
 
 def make_room_scarce() -> None:
-    """Takes most of what is free, for tensors that no graph knows."""
+    """Takes most of the free memory, for tensors that no graph uses."""
     for size in (100, 48, 40, 33, 25, 20, 9, 3, 1):
         try:
             while len(beside) < 200:
@@ -61,7 +61,7 @@ def check_beside() -> None:
 
 
 def scratch() -> None:
-    """What a graph writes and frees: a block of each size."""
+    """A graph writes and frees a block of each size."""
     for size in range(32, 50, 2):
         write(size * MIB)
 

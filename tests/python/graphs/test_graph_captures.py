@@ -1,4 +1,4 @@
-"""Captures, captured graphs, device scalars, graphed callables, and what graphs hold."""
+"""Captures, captured graphs, device scalars, graphed callables, and the sizes of graphs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CAPTURES: dict[str, Any] = {
     "a_launch_that_is_refused_does_not_count": [True, [0], 1, True],
     "it_is_uploaded_once": [[False], True, 1, 0],
     "a_graph_of_torch_has_both_faces": [True, True, 2, True],
-    "what_is_no_graph_is_refused": ["FerroError", True],
+    "objects_that_are_not_graphs_are_refused": ["FerroError", True],
     "a_capture_begins_and_ends": [
         ["ACTIVE", "decode", True, "NONE", True],
         "FerroError",
@@ -37,7 +37,7 @@ CAPTURES: dict[str, Any] = {
         ["NONE", "NONE"],
         *(True, True, False, True),
     ],
-    "what_a_graph_keeps_lives_as_long_as_it_does": [True, True],
+    "objects_a_graph_keeps_live_as_long_as_the_graph": [True, True],
     "a_capture_that_is_dropped_is_discarded": [False, True],
     "a_body_that_raises_discards_its_capture": [
         "KeyError",
@@ -48,9 +48,9 @@ CAPTURES: dict[str, Any] = {
         True,
     ],
     "a_capture_that_is_invalidated_leaves_all_usable": [True, True, True],
-    "a_stream_that_stays_away_leaves_all_usable": [True, False, True],
+    "a_stream_that_does_not_rejoin_leaves_all_usable": [True, False, True],
     "a_capture_that_cannot_begin_leaves_all_usable": [True, True],
-    "captures_nest_on_streams_of_their_own": ["FerroError", True, True, True, True],
+    "captures_nest_on_separate_streams": ["FerroError", True, True, True, True],
     "modes_are_checked": [
         [1, 1, 1, 1, 1, 1],
         [
@@ -70,7 +70,7 @@ CAPTURES: dict[str, Any] = {
     "each_launch_reads_the_value_before_it": True,
     "the_memory_of_a_scalar_outlives_its_updates": [0, 0, 0, 0, 0, 0, 0, 0],
     "an_update_in_a_capture_belongs_to_the_graph": [0.0, 2.5],
-    "a_callable_runs_on_what_it_is_given": [
+    "a_callable_runs_on_its_arguments": [
         [True, True, 3, True, True, 3],
         ["FerroError", "FerroError", "FerroError", "FerroError"],
         2,
@@ -116,7 +116,7 @@ def test_captures(name: str, allocator: str, mode: str) -> None:
     found = captures(allocator, mode)[name]
     assert "error" not in found, found["error"]
     if allocator == "native" and name == "a_thousand_failed_captures_leave_nothing":
-        # Up to 2.13 it keeps the pool of a capture that was invalidated.
+        # PyTorch up to 2.13 keeps the pool of a capture that was invalidated.
         assert found["value"][::2] == CAPTURES[name][::2]
         return
     assert found["value"] == CAPTURES[name]
@@ -129,7 +129,7 @@ FAILED: dict[str, Any] = {
     "graphs_of_the_pool_replay_on": [["AcceleratorError"] * 3, True, True],
     "nested_captures_that_fail": [["AcceleratorError"] * 2, True, [True] * 6],
     "one_pool_in_two_captures_at_once_is_refused": [["RuntimeError", True], True],
-    "a_capture_of_a_thread_that_is_gone": [["AcceleratorError", True, True]] * 3,
+    "a_capture_whose_thread_has_ended": [["AcceleratorError", True, True]] * 3,
     "memory_of_a_failed_capture_is_free_again": [[True, True, True], 0],
     "pinned_memory_of_a_failed_capture_is_free_again": [[True, True, True], 0],
 }
@@ -162,7 +162,7 @@ def test_captures_on_two_devices() -> None:
     assert found["value"] == [[1, 0, 1, 0], [0, 1], "FerroError", True, True, 6, "cuda:1"]
 
 
-# Refusals that end in an error of the call that they happened in.
+# Functions whose refusal ends in an error of the graphs call that made it.
 PASSED_ON = (
     "cuStreamBeginCapture",
     "cuGraphInstantiateWithFlags",
@@ -180,7 +180,7 @@ def test_each_driver_call_refused_once(result: str) -> None:
     for function in PASSED_ON:
         refused, seen = found[function]
         assert seen == refused > 0, function
-    # A reuse that the graph's order would allow is forgone.
+    # The allocator does without a reuse that the graph's order would allow.
     refused, seen = found["cuGraphNodeGetDependencies"]
     assert seen == 0 < refused
     refused, seen = found["cuStreamGetCaptureInfo"]

@@ -1,4 +1,4 @@
-"""The debug mode of graphs: planted misuses are found, and correct programs raise no alarm."""
+"""The debug mode of graphs finds planted misuses, and raises no error in correct programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GRAPH = "graph 1 of pool 'decode'"
 
 EXPECTED: dict[str, Any] = {
     "a_freed_input": [None, ["FREED_INPUT", GRAPH, PAGE, True, True], True, 1, True],
-    "an_input_whose_memory_somebody_else_has": [True, ["FREED_INPUT", GRAPH, PAGE]],
+    "an_input_whose_memory_another_tensor_has": [True, ["FREED_INPUT", GRAPH, PAGE]],
     "an_input_that_is_freed_during_the_capture": ["FREED_INPUT", GRAPH, PAGE, True, True],
     "an_input_of_a_kernel": [None, ["FREED_INPUT", GRAPH, 4 * 64 * 64, True, True], 64],
     "a_recorded_buffer_is_kept": [None, 1],
@@ -48,7 +48,7 @@ EXPECTED: dict[str, Any] = {
         "graph 3 of pool 'step'",
         2,
     ],
-    "overlapping_replays_of_a_group": None,  # what is done at once is in order
+    "overlapping_replays_of_a_group": None,  # work that runs at once is in order
     "replays_that_the_program_orders": [True, 2, 2],
     "replays_that_the_group_orders": [True, 2, 2],
     "replays_of_pools_that_joined_by_their_handles": [True, 2, 2],
@@ -57,7 +57,7 @@ EXPECTED: dict[str, Any] = {
         ["DELETED_POOL", GRAPH, PAGE, True],
         PAGE // 4,
     ],
-    "a_result_in_a_pool_that_is_gone": [
+    "a_result_in_a_deleted_pool": [
         None,
         ["DELETED_POOL", "graph 1 of pool 'second'", PAGE, True],
         PAGE // 4,
@@ -127,7 +127,7 @@ def test_it_needs_ferro_alloc() -> None:
         graphs.debug()
 
 
-def test_it_may_be_asked_for_where_the_settings_turn_it_on(run_simulated: RunSimulated) -> None:
+def test_a_program_may_request_it_where_the_setting_is_on(run_simulated: RunSimulated) -> None:
     program = (
         "import torch, ferro_alloc\n"
         "from ferro_alloc import graphs\n"
@@ -189,8 +189,8 @@ def test_the_setting_of_a_removed_allocator_has_no_effect(
     assert done.stdout == "False\n"
 
 
-# Programs of other tests, and how many of their checks there are at least. Each check is a program
-# of its own: one or more captures, mostly with replays.
+# Programs of other tests, and the least number of their checks. Each check is a separate program:
+# one or more captures, mostly with replays.
 CORRECT = {
     "features_graph_examples.py": 16,
     "features_captures.py": 31,
@@ -211,14 +211,14 @@ LARGE = (
     "features_plan.py",
     "features_training.py",
 )
-# What depends on the order in which things are done.
+# Checks whose result depends on the order in which work runs.
 WRONG = {"a_missing_order_shows_as_wrong_bytes"}
 
 
 def debugged(
     folder: Path, program: str, *arguments: str, start_anew: bool = False, **activate: Any
 ) -> tuple[Result, Any]:
-    """What the program said, and what debugged.py counted."""
+    """The output of the program, and the counts of debugged.py."""
     counts = folder / "counts.json"
     found = simulated(
         "debugged.py",
@@ -238,7 +238,7 @@ def debugged(
         for program in CORRECT
     ],
 )
-def test_no_false_alarm(program: str, tmp_path: Path) -> None:
+def test_no_false_error(program: str, tmp_path: Path) -> None:
     found, counts = debugged(tmp_path, program, "ferro", memory="8GiB", count=2)
     assert len(found) >= CORRECT[program]
     errors = [f"{name}: {result['error']}" for name, result in found.items() if "error" in result]
@@ -248,11 +248,11 @@ def test_no_false_alarm(program: str, tmp_path: Path) -> None:
     assert counts["blocks"] > 0
 
 
-def test_no_false_alarm_in_any_order(tmp_path: Path) -> None:
+def test_no_false_error_in_any_order(tmp_path: Path) -> None:
     found, counts = debugged(
         tmp_path, "features_exclusive.py", "ferro", memory="8GiB", mode="adversarial", count=2
     )
-    # One of them leaves the order between members out.
+    # One check leaves out the order between members.
     assert {name for name, result in found.items() if "error" in result} == WRONG
     assert "OVERLAP" in found[next(iter(WRONG))]["error"]
     assert counts["misuses"] == 1
@@ -264,8 +264,8 @@ ALL_EXTRAS = ("groups", "checkpoints", "own_pools", "scalars")
 
 @pytest.mark.long
 @pytest.mark.parametrize("program", ["sim_compile.py", "switching_trees.py"])
-def test_no_false_alarm_of_compiled_functions(program: str, tmp_path: Path) -> None:
-    # They choose the allocator before they import torch.
+def test_no_false_error_in_compiled_functions(program: str, tmp_path: Path) -> None:
+    # These programs choose the allocator before they import torch.
     found, counts = debugged(tmp_path, program, "ferro_alloc", start_anew=True, memory="8GiB")
     assert not any("error" in result for result in found.values() if isinstance(result, dict))
     assert counts["misuses"] == 0
@@ -282,7 +282,7 @@ def test_no_false_alarm_of_compiled_functions(program: str, tmp_path: Path) -> N
         pytest.param(4, "400", ("groups",), marks=pytest.mark.long),
     ],
 )
-def test_no_false_alarm_in_random_programs(
+def test_no_false_error_in_random_programs(
     programs: int, seed: str, extras: tuple[str, ...], tmp_path: Path
 ) -> None:
     counts = tmp_path / "counts.json"

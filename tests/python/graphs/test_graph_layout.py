@@ -1,4 +1,4 @@
-"""Memory of graphs that other processes may open by a handle, beside pages for all the rest."""
+"""Memory of graphs that other processes can open by a handle, while all other memory is pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REFUSED = 1  # cudaErrorInvalidValue
     ("how", "graph"), [("nothing", REFUSED), ("setting", 0), ("graph_layout", 0)]
 )
 def test_memory_of_graphs_can_be_plain(how: str, graph: int) -> None:
-    # What the program allocates beside the graph while it has the setting off is plain too.
+    # Memory that the program allocates outside the graph while the setting is off is plain too.
     default = [False, True] if how == "setting" else [True]
     assert simulated("graph_layout.py", how) == {
         "shared": {"before": REFUSED, "graph": graph, "after": REFUSED},

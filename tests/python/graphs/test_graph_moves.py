@@ -1,4 +1,4 @@
-"""Requests of captures that are put together from scattered pages, beside native."""
+"""Requests of captures that are served from scattered pages, compared with native."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MIB: dict[str, dict[str, int]] = {
     "a_capture_that_fails": {},
     "a_stream_that_joins_the_capture": {"native": 58, "ferro": 34},
 }
-"""That they take. What they keep and the largest scratch are 36, 58 and 34 MiB."""
+"""MiB that the graphs take. Their results and the largest scratch are 36, 58 and 34 MiB."""
 
 
 @cache

@@ -1,4 +1,5 @@
-"""Plans beside what captures then take, on the simulated GPU; and their arithmetic."""
+"""Plans compared with what captures then take, on the simulated GPU; and the arithmetic of
+plans."""
 
 from __future__ import annotations
 
@@ -79,7 +80,7 @@ def planned(live: int, scratch: int, reserved: int) -> PlannedCapture:
     return PlannedCapture("", live - 1, 1, scratch, 0, reserved)
 
 
-def test_what_a_set_takes_at_least() -> None:
+def test_the_least_memory_of_a_set() -> None:
     captures = [planned(30, 95, 130), planned(31, 40, 80), planned(5, 100, 110)]
     sizes = {
         pools: reserved_without_gaps(captures, pools, 10)

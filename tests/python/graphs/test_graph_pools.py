@@ -1,4 +1,4 @@
-"""Graph pools: handles, seals and buffers; first without any device, then with graphs."""
+"""Handles, seals and buffers of graph pools; first without any device, then with graphs."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ EXPECTED: dict[str, Any] = {
     "graphed_callables_take_a_handle": [[2, 4], True, True],
     "nothing_is_captured_into_a_sealed_pool": ["RuntimeError", True, True],
     "nothing_is_allocated_in_a_pool_that_is_sealed_meanwhile": ["RuntimeError", True, True, True],
-    "what_a_sealed_pool_handed_out_may_be_freed": [True, True],
+    "memory_of_a_sealed_pool_may_be_freed": [True, True],
     "buffers_live_as_long_as_the_graphs": [[5 << 20, 5 << 20, True], True],
     "a_failed_capture_holds_nothing": [True, True],
     "handles_serve_as_mem_pools": [True, ["mine", True], "mine"],

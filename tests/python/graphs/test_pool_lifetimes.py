@@ -16,7 +16,7 @@ EXPECTED: dict[str, Any] = {
     "a_graphed_callable_keeps_the_pool": [True, 2, True],
     "a_plain_graph_keeps_the_pool": [True, 2, "decode", True],
     "a_plain_graph_alone_keeps_the_pool_and_the_last_one_drops_it": [True, True, True],
-    "the_pool_of_a_graph_that_is_gone_keeps_its_buffers": [1, "decode", True],
+    "the_pool_of_a_destroyed_graph_keeps_its_buffers": [1, "decode", True],
     "a_capture_without_a_pool_gets_one_when_asked": [True, True, 1, True],
     "a_running_capture_keeps_the_pool": [2, True],
     "buffers_go_with_the_last_user": [[True, True, False, True]] * 3,

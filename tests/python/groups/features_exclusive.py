@@ -49,7 +49,7 @@ class Step:
 
 
 class StepOnOneRange(Step):
-    """The same where result and scratch lie side by side, in memory that came at one time."""
+    """A step whose result and scratch are adjacent, in memory that was taken at one time."""
 
     def __init__(self, size):
         self.source = filled(RESULT, size)
@@ -217,7 +217,7 @@ def a_late_declaration_is_reported_once():
 
 
 @check
-def what_is_no_member_is_refused():
+def pools_that_are_not_members_are_refused():
     step = Step(4)
     group = graphs.exclusive(step.graph, name="first")
     errors = [
@@ -243,8 +243,8 @@ def a_pool_joins_on_all_devices_or_on_none():
 
 
 @check
-def profilers_hear_of_blocks_that_stay():
-    """A capture is given no memory that an earlier graph writes: such a block is given up again."""
+def profilers_are_told_of_blocks_that_stay():
+    """A capture gets no memory that an earlier graph writes: such a block is released again."""
     handle, stream = graphs.graph_pool_handle(), torch.cuda.Stream()
     graphs.exclusive(handle)
     kept = []
@@ -291,7 +291,8 @@ def replay_is_restored_on_leave():
 
 
 def wrong_results(steps, launch):
-    """Of rounds with inputs of their own for each graph; `launch(number, step)` replays one."""
+    """The number of wrong results in rounds with separate inputs for each graph; `launch(number,
+    step)` replays one."""
     wrong = 0
     for tag in range(20):
         for number, step in enumerate(steps):
@@ -305,7 +306,7 @@ def wrong_results(steps, launch):
 
 
 def on_two_streams(ordered):
-    """How many of the results are wrong when members replay on streams of their own."""
+    """How many results are wrong when each member replays on its own stream."""
     steps = [Step(8) for _ in range(3)]
     group = graphs.exclusive(*(step.graph for step in steps), ordered=ordered)
     streams = [torch.cuda.Stream() for _ in steps]
@@ -324,7 +325,7 @@ def on_two_streams(ordered):
 
 @check
 def a_pool_that_cannot_leave_one_device_stays_a_member():
-    """The driver refuses the wait of the second device, and then that for undoing the first one."""
+    """The driver refuses the wait on the second device, and then the one that undoes the first."""
     steps = [Step(4) for _ in range(2)]
     group = graphs.exclusive(steps[0].graph)
     torch.cuda.synchronize()

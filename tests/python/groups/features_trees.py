@@ -1,4 +1,4 @@
-"""Trees of torch.compile in exclusive groups: memory, paths, joining, leaving, and their pools."""
+"""Trees of torch.compile in exclusive groups: memory, paths, joining, leaving, and pools."""
 
 import gc
 import itertools
@@ -38,7 +38,7 @@ torch._foreach_copy_ = copy_each
 
 
 def through_scratch(count):
-    """A copy that takes so many times the memory of its argument on the way."""
+    """A copy that uses `count` times the memory of its argument as scratch."""
 
     def function(x):
         kept = [x.clone()]
@@ -88,7 +88,7 @@ class Step:
         self.tag = None
 
     def launch(self, tag):
-        """On a stream that waits for nobody else's."""
+        """Launches on a stream that waits for no other stream."""
         self.tag = tag
         with torch.cuda.stream(self.stream):
             self.source.copy_(filled(SIZE, tag))
@@ -168,7 +168,7 @@ def trees_that_are_recorded_in_a_group():
 
 @check
 def trees_whose_first_graph_borrowed():
-    """Nobody said that the pool is a tree's before it asks for a checkpoint."""
+    """The allocator cannot know that the pool is a tree's before the tree asks for a checkpoint."""
     before = reserved()
     step, tree = Step(24), Tree()
     seen = [tree.is_right(0)]
@@ -221,7 +221,7 @@ def a_new_tree_is_another_pool():
 
 
 @check
-def pools_that_are_not_there_are_refused():
+def unknown_pools_are_refused():
     reset()
     errors = [
         error_of(graphs.compiled_pool),

@@ -11,7 +11,7 @@ from ferro_alloc import graphs
 
 
 class Step:
-    """A graph whose scratch is large beside its result, which lies among small scratch."""
+    """A graph whose scratch is large compared with its result, which lies among small scratch."""
 
     def __init__(self, size, pool):
         self.source = filled(4096, size)

@@ -1,11 +1,11 @@
-"""What an exclusive group does, once for each driver call in it, with this call refused.
+"""Runs a program with an exclusive group once for each driver call in it, with this call refused.
 
-The program's second argument is the CUresult, and the third is "of_a_tree" for a pool that is set
-back to earlier states as trees of graphs do, else "of_graphs". With "few" as the fourth, about half
-as many of the calls are refused. After a refusal the program goes on, or gets one error. Then the
-members replay as before, with every byte right in any order, the group has its pages, and all else
-is given back. Prints for each function how many of its calls were refused, and how many of these
-ended in an error.
+The program's second argument is the CUresult. The third is "of_a_tree" for a pool that is set back
+to earlier states as trees of graphs do, and otherwise "of_graphs". With "few" as the fourth, about
+half as many calls are refused. After a refusal the program goes on, or gets one error. Then the
+members replay as before, with every byte right in any order, the group has its pages, and all other
+memory is released. Prints for each function how many of its calls were refused, and how many of
+these refusals ended in an error.
 """
 
 import itertools
@@ -68,8 +68,8 @@ class Step:
 
 
 def replay(steps):
-    """In turns on two streams, with the group's order between them alone. The program goes on after
-    a launch that is refused, and raises what was said of it at the end."""
+    """Replays alternately on two streams, which only the group orders. The program goes on after a
+    launch that is refused, and raises the error at the end."""
     refused = {}
     for step in steps:
         step.tag = next(tags)
@@ -82,7 +82,7 @@ def replay(steps):
             refused[step] = error
     torch.cuda.synchronize()
     for step in steps:
-        # A refused one may have been launched all the same.
+        # A refused launch may still have run.
         ran = step.holds(step.tag)
         assert ran or step in refused
         assert ran or step.seen is None or step.holds(step.seen)
@@ -111,13 +111,13 @@ def a_tree_joins_and_leaves(handles):
     child = Step(4, handle)
     torch._C._cuda_getCheckpointState(0, handle)
     replay([first, root, child])
-    # The child's result is let go, and its sibling may have it.
+    # The child's result is released, and its sibling may use the memory.
     torch._C._cuda_setCheckpointPoolState(0, state, [child.result.untyped_storage()._cdata], [])
     sibling = Step(10, handle)
     torch._C._cuda_getCheckpointState(0, handle)
     replay([root, first, sibling])
     group.leave(root.graph)
-    replay([root, first, sibling])  # on one stream, as nobody else orders a tree that has left
+    replay([root, first, sibling])  # on one stream: the group does not order a former member
 
 
 def everything():
@@ -142,7 +142,7 @@ def leave(handles):
         except FerroError as error:
             if "capture" not in str(error):
                 raise
-            # The end of one was refused: what it left alive gets its pages with the next one.
+            # The end of a capture was refused: its live blocks get their pages in the next capture.
             with CaptureGuard(pool, stream=capturing):
                 take(SIZE).zero_()
             group.leave(pool)
@@ -153,7 +153,7 @@ def held_with_members():
 
 
 def run(function="", number=0):
-    """1 when it failed; asserts all that holds afterwards."""
+    """Returns 1 when the run failed; asserts what must hold afterwards."""
     failed = 0
     if function:
         sim.fault(function, call=number, result=RESULT)

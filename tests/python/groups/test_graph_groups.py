@@ -15,8 +15,8 @@ EXPECTED: dict[str, Any] = {
     "separate_pools_cost_their_results_and_the_largest_scratch": [*[True] * 5, 0],
     "one_pool_replays_in_any_order": [True, True, 1, 0],
     "graphs_that_exist_join_and_leave": [*[True] * 4, 0],
-    # Three results of a page each, and one scratch of seven; beside the three sources, and what
-    # PyTorch keeps as long as there is a graph.
+    # Three results of a page each, and one scratch of seven; also the three sources, and what
+    # PyTorch keeps as long as a graph exists.
     "handles_with_results_stay_whole": [48 + 8, 32 + 8, 8, True, 32, True],
     "pools_beside_a_group_fill_their_pages": [[True, 12], True],
     "a_late_declaration_is_reported_once": [
@@ -25,10 +25,10 @@ EXPECTED: dict[str, Any] = {
         *[[]] * 3,
         2,
     ],
-    "what_is_no_member_is_refused": [["FerroError"], [True, True]],
+    "pools_that_are_not_members_are_refused": [["FerroError"], [True, True]],
     "a_pool_joins_on_all_devices_or_on_none": ["FerroError", 0, 0],
     "a_pool_that_cannot_leave_one_device_stays_a_member": ["FerroError", True, 2, 0, 1],
-    "profilers_hear_of_blocks_that_stay": [True, [-(2 << 20), -(2 << 20), 2 << 20]],
+    "profilers_are_told_of_blocks_that_stay": [True, [-(2 << 20), -(2 << 20), 2 << 20]],
     "replay_is_restored_on_leave": [False, True],
     "replays_on_several_streams_are_ordered": 0,
     "a_group_lives_as_long_as_its_members": [0, True, "FerroError", 1, 0],
@@ -58,14 +58,14 @@ def test_groups(name: str, mode: str) -> None:
     found = groups(mode)[name]
     assert "error" not in found, found["error"]
     if name == "a_missing_order_shows_as_wrong_bytes":
-        # Work that is done at once is in order.
+        # Work that runs at once is in order.
         assert found["value"] == (mode == "adversarial")
         return
     assert found["value"] == EXPECTED[name]
 
 
 UNKNOWN, OUT_OF_MEMORY = "999", "2"
-# A refusal of these is always seen.
+# A refusal of these functions always ends in an error.
 PASSED_ON = (
     "cuEventRecordWithFlags",
     "cuStreamWaitEvent",

@@ -1,4 +1,4 @@
-"""`graph_order`: pools whose graphs replay in any order without being declared."""
+"""`graph_order` lets the graphs of a pool replay in any order without a declared group."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXPECTED = {
         "a_pool_with_checkpoints": [True, True],
         "a_pool_that_joins_a_group_later": True,
     },
-    # Later graphs keep results where earlier ones have their scratch.
+    # Later graphs keep results in memory that is scratch of earlier graphs.
     "captured": {
         "four_graphs_of_a_pool": [False, True, 0],
         "a_pool_with_checkpoints": [True, False],

@@ -15,7 +15,7 @@ EXPECTED: dict[str, Any] = {
     "trees_whose_first_graph_borrowed": [*[True] * 4, 0],
     "trees_leave_and_join_again": [*[True] * 8, 0],
     "a_new_tree_is_another_pool": [*[True] * 4],
-    "pools_that_are_not_there_are_refused": [["FerroError"], True, True],
+    "unknown_pools_are_refused": [["FerroError"], True, True],
 }
 
 

@@ -1,4 +1,4 @@
-"""Pinned memory while everything around it moves. Prints what is seen as JSON."""
+"""Pins memory while other memory moves. Prints what it finds as JSON."""
 
 import json
 import sys

@@ -1,6 +1,6 @@
-"""What a library sees that the program preloaded in the place of cudaMalloc and cudaFree.
+"""The calls that reach a preloaded library which replaces cudaMalloc and cudaFree.
 
-Argument: `native`, `segments`, or `pages`. Prints how many calls came for each kind of request.
+Argument: `native`, `segments`, or `pages`. Prints how many calls each kind of request makes.
 """
 
 import ctypes
@@ -43,7 +43,7 @@ def too_much():
     try:
         torch.empty(1 << 40, dtype=torch.uint8, device="cuda")
     except torch.OutOfMemoryError:
-        # The runtime's last error is gone with the exception.
+        # The exception also cleared the runtime's last error.
         torch.cuda.synchronize()
         return "out of memory"
     return None

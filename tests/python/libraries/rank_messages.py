@@ -1,9 +1,9 @@
-"""Does a stream wait for another one whose work may wait for another rank? Prints it as JSON.
+"""Prints as JSON whether a stream waits for another one whose work may wait for another rank.
 
     rank_messages.py none | send | recv | batch | inference | "on the host" | collective
 
-The other stream's work is not over, and it has free memory. The program would hold far more than
-its peak of live bytes, so a request rather waits for that stream than grows.
+The other stream has unfinished work and free memory. By growing, the program would hold far more
+than its peak of live bytes, so a request normally waits for that stream instead.
 """
 
 import json

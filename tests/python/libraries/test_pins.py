@@ -1,4 +1,4 @@
-"""What is pinned stays; the unit tests say which pages that are."""
+"""Pinned memory stays in place; the unit tests check which pages stay."""
 
 from __future__ import annotations
 

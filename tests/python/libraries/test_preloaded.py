@@ -1,4 +1,4 @@
-"""Libraries that programs preload see the memory that comes without pages, as under native."""
+"""Preloaded libraries see memory that is allocated without pages, as under native."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_preloaded_memory_saver_at_the_start(
     done = run_simulated(STARTED, env=env, check=False)
     assert "import torch_memory_saver from ferro_alloc.memory_saver" in done.stderr
     if value == "1":
-        # The program goes on with the allocator whose memory the saver can pause.
+        # The program goes on with native, whose memory the saver can pause.
         assert done.stdout.split(maxsplit=1)[0] == "native"
     else:
         assert done.returncode != 0

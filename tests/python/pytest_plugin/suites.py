@@ -2,8 +2,8 @@
 
     suites.py FOLDER ...
 
-A folder has test_suite.py and options.json. It gets output.txt and junit.xml. Prints the exit
-statuses as JSON.
+A folder contains test_suite.py and options.json. The run adds output.txt and junit.xml. Prints the
+exit statuses as JSON.
 """
 
 import json

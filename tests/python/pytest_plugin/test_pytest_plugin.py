@@ -1,4 +1,4 @@
-"""The pytest plugin, on small suites that run in their own process."""
+"""The pytest plugin on small suites that run in separate processes."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def prepare(folder: Path, suite: str, *options: str, plugin: bool = True) -> Pat
     """Creates a folder for suites.py."""
     folder.mkdir(exist_ok=True)
     (folder / "test_suite.py").write_text(suite)
-    # pytest rewrites the asserts of a plugin only in its first run.
+    # pytest rewrites the asserts of a plugin only in the first run of a process.
     ignored = "-Wignore::pytest.PytestAssertRewriteWarning"
     loaded = ["-p", PLUGIN] if plugin else []
     words = [*PRINTS, f"--rootdir={folder}", *loaded, ignored, *options]
@@ -135,7 +135,7 @@ def prepare(folder: Path, suite: str, *options: str, plugin: bool = True) -> Pat
 
 
 def run_forked(folder: Path, suite: str, *options: str) -> Run:
-    """Runs pytest where torch is imported already."""
+    """Runs pytest in a process that has imported torch."""
     prepare(folder, suite, *options)
     return results_of(programs.run_simulated([SUITES, folder], None), folder)[0]
 
@@ -189,7 +189,7 @@ def test_limits_and_leaks(tmp_path: Path, allocator: str) -> None:
 
 def test_workers_have_their_own_cards(tmp_path: Path) -> None:
     """The plugin is prepared before a conftest.py imports torch, also in the controller, for which
-    a stand-in is enough."""
+    a stand-in suffices."""
     suite = """
 import os, time
 from pathlib import Path
@@ -277,7 +277,7 @@ def test_fails():
     torch.ones(1 << 10, 1 << 10, device="cuda").matrix_power(2).sum().item()
     assert torch.cuda.get_allocator_backend() == "native", "another allocator"
 """
-# As of pytest-cov.
+# A stand-in for the options of pytest-cov.
 COVERAGE = """
 from pathlib import Path
 
@@ -377,7 +377,7 @@ LATE = f"import torch\npytest_plugins = ['{PLUGIN}']"
 
 @pytest.fixture(scope="module")
 def unsimulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    """One process runs pytest many times, as torch is imported only once then."""
+    """One process runs pytest many times, so torch is imported only once."""
     top = tmp_path_factory.mktemp("unsimulated")
     folders = [
         prepare(
@@ -408,7 +408,7 @@ def test_without_a_gpu_the_reason_is_named(unsimulated: dict[str, Run]) -> None:
     check_unjudged(unsimulated["unjudged"])
 
 
-def test_the_next_run_of_a_process_begins_anew(unsimulated: dict[str, Run]) -> None:
+def test_the_next_run_of_a_process_starts_clean(unsimulated: dict[str, Run]) -> None:
     assert unsimulated["plain"].status == 0
     assert "ferro_alloc" not in unsimulated["plain"].text.replace(PLUGIN, "")
 
@@ -447,7 +447,7 @@ def test_a_plugin_that_loads_after_torch_is_refused(unsimulated: dict[str, Run],
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_the_workflows_commands_run(tmp_path: Path, number: int) -> None:
-    """Those for a user's suite in docs/pytest.md, in one process and without a GPU."""
+    """Runs the commands for a user's suite in docs/pytest.md, in one process and without a GPU."""
     page = (ROOT / "docs/pytest.md").read_text()
     lines = re.findall(r"- run: \.venv/bin/pytest (.*)", page)
     words = lines[number].replace("-n 2", "").split()

@@ -1,4 +1,4 @@
-"""Several ranks in one process: one thread for all, and a thread for each. Prints what they get."""
+"""Several ranks in one process: one thread for all, and a thread for each. Prints their results."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ from torch import nn
 DEVICES = [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
 found = {}
 
-# One communicator for all, of ncclCommInitAll.
+# ncclCommInitAll creates the communicators of all ranks.
 tensors = [torch.tensor([1.0, 2.0], device=device) * (1 + device.index) for device in DEVICES]
 torch.cuda.nccl.all_reduce(tensors)
 found["sums"] = [tensor.tolist() for tensor in tensors]

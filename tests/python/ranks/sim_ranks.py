@@ -1,7 +1,7 @@
-"""Ranks of one host, each a process with a simulated card. Prints what each of them found as JSON.
+"""Ranks of one host, each a process with a simulated card. Prints what each rank found as JSON.
 
-Arguments: how many ranks, what they do, and further words for that. The first rank is this process,
-which forks the others before it uses CUDA.
+Arguments: the number of ranks, what they do, and arguments for that. The first rank is this
+process, which forks the others before it uses CUDA.
 """
 
 import json
@@ -45,7 +45,7 @@ def begin():
 
 
 def mine(*numbers, dtype=torch.float32):
-    """What differs from rank to rank."""
+    """Numbers that differ from rank to rank."""
     return torch.tensor(numbers, dtype=dtype, device="cuda") + rank
 
 
@@ -83,7 +83,7 @@ def collectives():
     received = torch.empty(ranks, device="cuda")
     dist.all_to_all_single(received, mine(*range(0, 100 * ranks, 100)))
     found["all to all"] = received.tolist()
-    # As many to each rank as it has a number.
+    # Each rank receives from each other rank as many numbers as its own rank.
     received = torch.empty(ranks * rank, device="cuda")
     dist.all_to_all_single(
         received, mine(*[0] * sum(range(ranks))), [rank] * ranks, list(range(ranks))
@@ -94,7 +94,7 @@ def collectives():
     dist.scatter(scattered, parts, src=last)
     found["scattered"] = scattered.tolist()
 
-    # A ring: each to the next, at once and one after the other.
+    # Each rank sends to the next in a ring, at once and one after the other.
     arrived = torch.empty(1, device="cuda")
     messages = [
         dist.P2POp(dist.isend, mine(0), (rank + 1) % ranks),
@@ -116,7 +116,8 @@ def collectives():
         dist.all_reduce(tensor, group=group)
         found["of two"] = tensor.tolist()
 
-    # A size that is not moved: nothing in place changes, the rest is zeros, and both are unknown.
+    # Tensors of this size are not moved: results in place do not change, other results are zeros,
+    # and both are unknown.
     large = torch.ones(10 << 20).cuda()
     dist.all_reduce(large)
     found["large"] = [large[0].item(), len(sim.uncomputed_reads())]
@@ -133,7 +134,7 @@ def collectives():
 
 
 def order():
-    """Where work is queued, with other work of the same stream and with two groups at once."""
+    """Collectives are queued with other work of the same stream, and with two groups at once."""
     begin()
     groups = [dist.group.WORLD, dist.new_group(list(range(ranks)))]
     streams = [torch.cuda.Stream() for _ in groups]
@@ -166,7 +167,7 @@ def batch(step, of):
 
 
 def training():
-    """Losses of one process with the batches of all, and of both ways to share the work."""
+    """Losses of one process with the batches of all ranks, and of both ways to share the work."""
     if words[0] == "ferro_alloc":
         ferro_alloc.install()
     begin()
@@ -196,7 +197,7 @@ def training():
     found = {"alone": alone.tolist()}
     found["data parallel"] = shared(DistributedDataParallel(model().cuda()))
     found["sharded"] = shared(sharded(model().cuda()))
-    # Sizes at which memory counts, and nothing is computed or moved.
+    # At these sizes only memory counts; nothing is computed or moved.
     large = nn.Sequential(*[nn.Linear(2048, 2048, device="cuda") for _ in range(8)])
     train(sharded(large), lambda _: torch.empty(8192, 2048, device="cuda"))
     found["reserved"] = torch.cuda.max_memory_reserved()
@@ -232,12 +233,12 @@ def failures():
             dist.all_reduce(mine(0), group=groups[1])
 
     os.environ["FERRO_SIM_NCCL_TIMEOUT"] = "1"
-    found["never came"] = error_of(without_the_last)
+    found["absent"] = error_of(without_the_last)
     os.environ["FERRO_SIM_NCCL_TIMEOUT"] = "60"
     dist.barrier()
     if rank == ranks - 1:
         os._exit(0)
-    found["gone"] = error_of(lambda: dist.all_reduce(mine(0), group=groups[2]))
+    found["ended"] = error_of(lambda: dist.all_reduce(mine(0), group=groups[2]))
     return found
 
 
@@ -252,5 +253,5 @@ print(json.dumps(found if rank == 0 else found[0]), flush=True)
 if rank == 0:
     shutil.rmtree(folder)
 if task == "failures":
-    # Nobody ends the groups, whose ranks are not all there.
+    # The groups are not destroyed, because that needs all of their ranks.
     os._exit(0)

@@ -80,7 +80,7 @@ def test_queued_collectives_keep_the_order_of_their_streams(
 
 
 def test_a_rank_that_does_not_take_part_is_an_error(run_simulated: RunSimulated) -> None:
-    # Ranks meet where memory has no contents, too.
+    # Ranks also wait for each other where memory has no contents.
     done = run_simulated("sim_ranks.py", "2", "failures", count=2, backing=False)
     first, last = json.loads(done.stdout.splitlines()[-1])
     assert last is None
@@ -88,9 +88,9 @@ def test_a_rank_that_does_not_take_part_is_an_error(run_simulated: RunSimulated)
     assert first == {
         "different": f"rank 0 of 2 is in {one} and rank 1 in {two}: all ranks must call the same "
         "operations in the same order",
-        "never came": f"rank 0 of 2 waited 1 s in {one} for rank 1, which never came "
+        "absent": f"rank 0 of 2 waited 1 s in {one} for rank 1, which did not arrive "
         "(FERRO_SIM_NCCL_TIMEOUT sets the seconds)",
-        "gone": f"rank 1 has gone, and rank 0 of 2 waits for it in {one}",
+        "ended": f"rank 1 has ended, and rank 0 of 2 waits for it in {one}",
     }
 
 
@@ -115,6 +115,6 @@ def test_torchrun_simulates_each_rank(run_program: RunProgram, tmp_path: Path) -
     done = run_program(torchrun, *words, env={"OMP_NUM_THREADS": "1"})
     gradients = [Path(f"{script}.{rank}").read_text() for rank in range(2)]
     assert gradients == ["[2.0, 2.0, 2.0, 2.0]"] * 2
-    # A context, the libraries, and the GiB of each.
+    # Each rank has a context, the libraries, and one GiB.
     assert done.stderr.count("  FITS, with 77.") == 2
     assert done.stderr.count("not simulated: nothing was missed") == 2

@@ -14,7 +14,7 @@ WIDTH, LAYERS, VOCABULARY, STEPS, BATCH = 256, 4, 4000, 24, 4
 
 
 class Texts(torch.utils.data.Dataset):
-    """Made up; each batch has a length of its own."""
+    """Random texts; each batch has a different length."""
 
     def __len__(self):
         return STEPS * BATCH

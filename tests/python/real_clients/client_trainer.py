@@ -1,7 +1,7 @@
 """Fine-tunes a small Llama with transformers' Trainer, on lengths that vary from step to step.
 
-Second argument: `full`, `lora`, where peft adds adapters and accelerate places the model, `large`,
-whose batches do not fit, or `halved`, where accelerate halves them until they do.
+Second argument: `full`; `lora`, where peft adds adapters and accelerate places the model; `large`,
+whose batches do not fit; or `halved`, where accelerate halves the batches until they fit.
 """
 
 import sys
@@ -20,7 +20,7 @@ TOO_LARGE = 256
 
 
 class Texts(Dataset):
-    """Made up; every fourth batch is four times as long."""
+    """Random texts; every fourth batch is four times as long."""
 
     def __len__(self):
         return STEPS * BATCH
@@ -45,7 +45,7 @@ def collate(samples):
 
 
 class Record(transformers.TrainerCallback):
-    """What Trainer tells, but for what kernels would have computed."""
+    """The callbacks of Trainer, without the values that kernels would have computed."""
 
     def __init__(self):
         self.steps, self.told = 0, []
@@ -112,7 +112,7 @@ def train():
         "shapes": sum(p.numel() for p in model.parameters()),
         "trained": sum(p.numel() for p in model.parameters() if p.requires_grad),
         "optimizer": sorted({(k, str(v.dtype)) for s in state.values() for k, v in s.items()}),
-        # Nothing computes, so what was copied to the device must still be there.
+        # No kernel computes, so the weights that were copied to the device must be unchanged.
         "kept": all(
             torch.equal(p.detach().cpu(), before[name])
             for name, p in model.named_parameters()
@@ -122,7 +122,8 @@ def train():
 
 
 def outgrow():
-    """A batch that does not fit: what Trainer raises, or the batch that it ends up with."""
+    """Runs a batch that does not fit: returns what Trainer raises, or the batch that it ends up
+    with."""
     halved = sys.argv[2] == "halved"
     with tempfile.TemporaryDirectory() as folder:
         arguments = transformers.TrainingArguments(

@@ -1,7 +1,7 @@
-"""vLLM's custom all-reduce in a graph, with two ranks of one host. Its kernels compute nothing:
-what counts is that each rank opens what the other captured.
+"""vLLM's custom all-reduce in a graph, with two ranks of one host. Its kernels compute nothing; the
+program checks that each rank opens the memory that the other captured.
 
-Second argument: how memory of the graph is made plain, if at all.
+Second argument: how the memory of the graph is made plain, if it is.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ def rank_program(rank):
     around = non_expandable_allocations() if how == "setting" else contextlib.nullcontext()
     graph = torch.cuda.CUDAGraph()
     with around, reducer.capture(), torch.cuda.graph(graph):
-        # A tensor of the graph, as layers give them.
+        # A tensor of the graph, as layers pass them.
         reduced = reducer.custom_all_reduce(values * 2)
     # Memory of a rank that has ended can't be opened any more.
     torch.distributed.barrier()
@@ -52,12 +52,12 @@ def rank_program(rank):
         }
     )
     print(json.dumps(found), flush=True)
-    # Without the end of vLLM's and gloo's threads, which may wait for the other rank.
+    # Does not join the threads of vLLM and gloo, which may wait for the other rank.
     os._exit(0)
 
 
 def outcome(rank):
-    """What the rank found; its last words where vLLM ended it."""
+    """What the rank found, or the end of its output if vLLM ended it."""
     lines = rank.communicate()[0].splitlines()
     return json.loads(lines[-1]) if rank.returncode == 0 else {"error": " ".join(lines[-2:])}
 

@@ -1,8 +1,8 @@
 """vLLM's LLM with a tiny model of dummy weights: no download, all parts of the engine.
 
 Second argument: `eager`, `compiled` (with graphs), `asleep` (and awake again), `backend`, which is
-`asleep` with ferro_alloc as its sleep-mode backend, or `process`, where the engine is a process of
-its own, as it is unless told otherwise.
+`asleep` with ferro_alloc as its sleep-mode backend, or `process`, where the engine is a separate
+process, which is the default of vLLM.
 """
 
 import json
@@ -27,7 +27,7 @@ PROMPTS, NEW_TOKENS = 4, 8
 
 
 def in_force(worker):
-    """Asked in the process that has the model."""
+    """Runs in the process that has the model."""
     return torch.cuda.get_allocator_backend(), torch.cuda.max_memory_reserved(), os.getpid()
 
 
@@ -36,9 +36,9 @@ def set_up(folder, how):
     os.environ |= {
         "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(how == "process")),
         "VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn",
-        # Of a question that this program asks the engine.
+        # For a function that this program sends to the engine.
         "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
-        # It would compile kernels of its own for a quarter of an hour.
+        # It would compile its own kernels for a quarter of an hour.
         "VLLM_USE_FLASHINFER_SAMPLER": "0",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CACHE_ROOT": str(folder / "cache"),
@@ -51,7 +51,7 @@ def program(model, how):
 
     options = {}
     if how == "backend":
-        # As vLLM does where ferro_alloc is an installed package, by its entry point.
+        # vLLM makes this call by the entry point where ferro_alloc is an installed package.
         from ferro_alloc.vllm_plugin import register
 
         register()

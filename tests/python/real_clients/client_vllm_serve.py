@@ -1,6 +1,7 @@
-"""`vllm serve` with a tiny model of dummy weights: what it says of its memory, and one completion.
+"""`vllm serve` with a tiny model of dummy weights: what it logs about its memory, and one
+completion.
 
-The server and its engine are processes of their own, so the allocator comes from the environment.
+The server and its engine are separate processes, so the allocator comes from the environment.
 """
 
 import json
@@ -43,7 +44,7 @@ def free_port():
 
 
 def ask(url, content=None):
-    """What the server answers; None while it does not listen yet."""
+    """The answer of the server; None while it does not listen yet."""
     data = None if content is None else json.dumps(content).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
     try:
@@ -98,7 +99,7 @@ def serve(folder):
     return {
         "tokens": answer["usage"]["completion_tokens"],
         "blocks": int(re.search(r'num_gpu_blocks="(\d+)"', metrics)[1]),
-        # Of a trial before it takes the KV cache, and in earnest.
+        # The first number is of a trial before the KV cache exists, the second of the real capture.
         "graphs_gib": [float(size) for size in took],
         "pools": pools,
         "status": server.returncode,
@@ -106,7 +107,8 @@ def serve(folder):
 
 
 def reserved_by_pools(server):
-    """Bytes in private pools of the engine, as `top` sees it; None for what `top` does not see."""
+    """Bytes in private pools of the engine, as `top` sees it; None if `top` does not see the
+    engine."""
     for process in _top.look():
         status = Path(f"/proc/{process.pid}/status").read_text()
         if f"PPid:\t{server}\n" in status and process.devices:

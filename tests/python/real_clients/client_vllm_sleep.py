@@ -1,7 +1,7 @@
 """vLLM's CuMemAllocator: sleep of both levels, tags, graphs, many times over.
 
-A pool of weights, one of a cache, and a graph that reads both. What a sleep frees and what memory
-holds afterwards are the result; neither depends on the allocator.
+The program has a pool of weights, a pool of a cache, and a graph that reads both. The result is
+what a sleep frees and what memory contains afterwards; neither depends on the allocator.
 """
 
 import gc
@@ -14,7 +14,7 @@ from tests.python.client_program import measure
 CYCLES = 50
 WEIGHTS = (1 << 18, 3 << 18, (5 << 18) + 512)  # floats
 CACHE = 24 << 20  # bytes
-READ = 1 << 16  # of it, by the graph
+READ = 1 << 16  # bytes of the cache that the graph reads
 
 
 def free():
@@ -51,7 +51,7 @@ def program():
         held.add(all(torch.equal(w.cpu(), numbers(w.numel(), cycle)) for w in weights))
         allocator.wake_up(["kv_cache"])
         cache[:READ].copy_(torch.full((READ,), cycle, dtype=torch.uint8))
-        # Other work takes and gives back what is free beside the pools.
+        # Other work takes and returns memory outside the pools.
         torch.empty((cycle % 7 + 1) << 22, device="cuda")
         graph.replay()
         held.add(all(torch.equal(r.cpu(), numbers(r.numel(), cycle)) for r in read))
@@ -66,6 +66,6 @@ def program():
     return {"usage": usage, "freed": sorted(freed), "held": sorted(held)}
 
 
-# Each sleep and each wake-up collects garbage; what the imports left takes 0.3 s to look at.
+# Each sleep and each wake-up collects garbage; scanning the objects of the imports takes 0.3 s.
 gc.freeze()
 measure(program)

@@ -1,4 +1,4 @@
-"""DeepSpeed's ZeRO stage 1 on one rank, beside native and expandable segments."""
+"""DeepSpeed's ZeRO stage 1 on one rank, compared with native and expandable segments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ pytest.importorskip("deepspeed", reason="deepspeed is not installed: make test-c
 
 
 def test_zero_one() -> None:
-    # What it reads decides whether it steps: without contents the norms of gradients are zero.
+    # DeepSpeed reads norms to decide whether it steps: without contents they are zero.
     sides = run_sides("client_deepspeed.py", backing=False)
     native = sides["native"].value
     assert native["steps"] == [12, 12, 24]

@@ -1,4 +1,4 @@
-"""A latent diffusion model of diffusers, trained and sampled, beside native."""
+"""A latent diffusion model of diffusers, trained and sampled, compared with native."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lightning's Trainer beside native and expandable segments."""
+"""Lightning's Trainer, compared with native and expandable segments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_fit_checkpoint_and_resume() -> None:
     native = sides["native"].value
     assert native["steps"] == [12, 24]
     assert native["saved"] == ["step=12.ckpt"]
-    # Two batches a step, of which the first twelve steps' are not gone through again.
+    # A step has two batches; the batches of the first twelve steps are not repeated.
     assert native["batches"] == 24
     assert native["seen"][0] == ["cuda:0", 4, 64]
     assert native["logged"] == ["train_loss", "validation_loss"]

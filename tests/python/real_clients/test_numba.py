@@ -1,4 +1,4 @@
-"""numba's kernels on the simulated GPU, beside native."""
+"""numba's kernels on the simulated GPU, compared with native."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""rmm and cupy beside PyTorch: on a GPU, and what they say on the simulated one."""
+"""rmm and cupy beside PyTorch on a GPU, and their errors on the simulated one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch_memory_saver beside native, in its modes `torch` and `preload`."""
+"""torch_memory_saver in its modes `torch` and `preload`, compared with native."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torchvision: a ResNet, and a detector with its own kernels, beside native."""
+"""torchvision: a ResNet, and a detector with its own kernels, compared with native."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_detector() -> None:
         "loss_rpn_box_reg",
     ]
     assert native["found"] == [["boxes", "labels", "scores"]] * 2
-    # The better one of two that overlap, and the one of another class.
+    # The better box of two that overlap, and the box of another class.
     assert native["kept"] == [[1, 2], [1, 2]]
     for name, side in sides.items():
         assert side.value == native, name

@@ -1,4 +1,4 @@
-"""transformers' Trainer, with accelerate and peft, beside native and expandable segments."""
+"""transformers' Trainer with accelerate and peft, compared with native and expandable segments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_trainer(kind: str) -> None:
     assert_no_more_memory(sides)
 
 
-def test_a_batch_that_does_not_fit_is_reported_in_the_same_words() -> None:
+def test_a_batch_that_does_not_fit_raises_the_same_message() -> None:
     sides = run_sides("client_trainer.py", "large", allocators=("native", "pages"), memory="2GiB")
     assert sides["native"].value == {"raised": "CUDA out of memory. "}
     for name, side in sides.items():
@@ -29,7 +29,7 @@ def test_a_batch_that_does_not_fit_is_reported_in_the_same_words() -> None:
 
 
 def test_accelerate_finds_a_batch_that_fits() -> None:
-    """It halves the batch when the words of the error are PyTorch's."""
+    """accelerate halves the batch when it recognises PyTorch's message."""
     sides = run_sides("client_trainer.py", "halved", allocators=("native", "pages"), memory="2GiB")
     native = sides["native"].value
     assert native["steps"] == 2

@@ -11,8 +11,8 @@ from tests.python.torch_programs import simulated
 pytest.importorskip("vllm", reason="vllm is not installed: make test-clients")
 
 REFUSED = "invalid argument"
-# Blocks of 16 KiB in two pages: small and large tensors have pages apart, so each stream may hold
-# two that are used in part.
+# Blocks of 16 KiB in two pages: small and large tensors use separate pages, so each stream may hold
+# two pages that are used in part.
 PAGES_USED_IN_PART = 256
 
 
@@ -57,8 +57,8 @@ def test_engine_in_a_process_of_its_own() -> None:
     assert pages["blocks"] + PAGES_USED_IN_PART >= native["blocks"] > 1000
 
 
-def test_serve_answers_and_says_how_many_blocks_there_are() -> None:
-    """A minute for each allocator: two processes start, and compile."""
+def test_serve_answers_and_logs_its_number_of_blocks() -> None:
+    """Takes a minute for each allocator, as two processes start and compile."""
     found = {
         name: simulated("client_vllm_serve.py", name, env=ALLOCATORS[name], memory="8GiB")["value"]
         for name in ("native", "expandable", "everywhere")
@@ -71,7 +71,8 @@ def test_serve_answers_and_says_how_many_blocks_there_are() -> None:
         assert value["blocks"] > 1000, name
     assert ours["blocks"] + PAGES_USED_IN_PART >= native["blocks"]
     assert ours["graphs_gib"] <= native["graphs_gib"]
-    # `top` sees what the graphs' pools hold. vLLM counts whatever was taken while it captured.
+    # `top` sees the memory of the graphs' pools. vLLM counts all memory that was taken while it
+    # captured.
     assert native["pools"] is None
     assert 0 < ours["pools"] / 2**30 <= ours["graphs_gib"][1] + 0.005
 

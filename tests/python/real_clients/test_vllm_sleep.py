@@ -1,4 +1,4 @@
-"""vLLM's CuMemAllocator, which its sleep mode is made of, beside native."""
+"""vLLM's CuMemAllocator, which implements its sleep mode, compared with native."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Runs one seeded program and prints what the allocator says after every step.
+"""Runs one seeded program and prints the statistics of the allocator after every step.
 
 Arguments: the allocator ("native", or "segments" for ferro_alloc in the classic layout), the seed,
 the number of steps, and the share of the device's memory that may be used. Under both allocators
-the same requests are made in the same order, so the two outputs are to be the same.
+the program makes the same requests in the same order, so the two outputs must be the same.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ checkpoints: list[tuple[object, object]] = []
 
 
 def size() -> int:
-    """Mostly small, some around every limit of the policy, few large."""
+    """Most sizes are small, some are near a limit of the policy, few are large."""
     kind = random.random()
     if kind < 0.45:
         return random.choice([1, 512, 513, random.randrange(1, MIB)])
@@ -103,7 +103,8 @@ def drop_pool() -> str:
 def allocate_in_pool() -> str:
     bytes_ = size()
     # While a MemPool is in use, PyTorch before 2.13 neither notices complete frees nor gives its
-    # cache back. Here both happen, so neither may matter.
+    # cache back. ferro_alloc does both, so the program completes all frees and leaves memory free
+    # beforehand.
     torch.cuda.synchronize()
     torch.empty(1, device="cuda")
     room = (
@@ -132,7 +133,7 @@ ACTIONS = {
 
 
 def layout() -> list[object]:
-    """Of all segments: what is in them. Their own order is that of addresses, which vary."""
+    """The contents of all segments, sorted, because their order is that of varying addresses."""
     return sorted(
         (
             segment["segment_type"],
@@ -152,7 +153,7 @@ def main() -> None:
     base = live
     for step in range(int(steps)):
         (action,) = random.choices(list(ACTIONS), weights=list(ACTIONS.values()))
-        # Numbers must not fall behind: what may fail has room after it.
+        # Frees while many tensors are live, so that most requests succeed.
         if len(base) > 400:
             action = free
         done = action()

@@ -2,11 +2,11 @@
 
     late_beside_captures.py ALLOCATOR announced|silent copies|kernels
 
-The stream reads memory of the main stream that is freed before it was read. Another stream asks for
-more memory than the process may have beside that, and only then the main stream waits. With
-`announced` a graph is captured meanwhile; with `silent` another library has captured one before,
-which PyTorch did not learn of. Prints how many results were wrong, how many requests were served
-while memory was short, and whether the graph is right.
+The stream reads memory of the main stream that is freed before the read. Another stream requests
+more memory than the process may use in addition, and only then the main stream waits. With
+`announced` a graph is captured meanwhile; with `silent` another library has captured a graph
+earlier without PyTorch. Prints how many results were wrong, how many requests were served while
+memory was short, and whether the graph is right.
 """
 
 import ctypes
@@ -21,9 +21,9 @@ ROUNDS = 12
 WORDS = 3 << 20
 LARGER = 9 << 19
 ROOM = 24 << 20
-"""What the process may have beside its results, in bytes: less than the two tensors of a round."""
+"""Bytes that the process may use beyond its results: less than the two tensors of a round."""
 SLEEP = 5_000_000
-"""In cycles of the GPU: some milliseconds."""
+"""GPU cycles: some milliseconds."""
 NON_BLOCKING = 1
 RELAXED = 2
 
@@ -92,7 +92,7 @@ def one_round(number: int) -> None:
             other = empty(LARGER)
             write(other, -1)
             served += 1
-        except torch.OutOfMemoryError:  # as natively, while a graph is captured
+        except torch.OutOfMemoryError:  # native fails too while a graph is captured
             pass
     bystander.synchronize()
     main.wait_stream(unknown)

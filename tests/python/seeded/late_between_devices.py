@@ -1,11 +1,11 @@
-"""Work of one device reads freed memory of another, whose stream waits late for it.
+"""Work of one device reads freed memory of another device, whose stream waits for the read late.
 
     late_between_devices.py ALLOCATOR copies|kernels right|left_out
 
 Memory of device 0 is freed while its stream is idle and a stream of device 1 has yet to read it by
-peer access. Another stream of device 0 asks for more memory; then the memory's stream waits for
-device 1, and only then asks itself. With `left_out` it does not wait. Prints how many results were
-wrong. Kernels compute nothing on the simulated GPU, so copies of device 1 read there.
+peer access. Another stream of device 0 requests more memory. Then the stream of the freed memory
+waits for device 1 before its own next request. With `left_out` it does not wait. Prints how many
+results were wrong. Kernels compute nothing on the simulated GPU, so copies of device 1 read there.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ ROUNDS = 40
 WORDS = 1 << 20
 LARGER = 3 << 19
 SLEEP = 5_000_000
-"""In cycles of the GPU: some milliseconds."""
+"""GPU cycles: some milliseconds."""
 SOURCE = """
 extern "C" __global__ void copy(const int* source, int* target) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -80,7 +80,7 @@ for number in range(ROUNDS):
     with torch.cuda.stream(bystander):
         kept.append(empty(LARGER))
         kept[-1].copy_(noise, non_blocking=True)
-    # Right: the memory's own stream asks for none before this.
+    # This wait is early enough: the memory's stream requests none before it.
     if waits == "right":
         main.wait_stream(reader)
     with torch.cuda.stream(main):

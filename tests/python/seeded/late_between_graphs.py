@@ -1,4 +1,4 @@
-"""Memory of a graph pool is freed while an eager stream reads it; prints its wrong results as JSON.
+"""Memory of a graph pool is freed while an eager stream reads it. Prints wrong results as JSON.
 
     late_between_graphs.py ALLOCATOR before|during
 

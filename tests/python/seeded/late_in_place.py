@@ -1,12 +1,13 @@
-"""A program that waits for late uses where memory lies, prints its wrong results as JSON.
+"""A program that waits for the uses of an address late. Prints its wrong results as JSON.
 
     late_in_place.py ALLOCATOR eager|captured|left_out SEED
 
-A side stream reads memory of the main stream that is freed before it was read. The main stream asks
-for more, also for larger tensors, and waits for the side stream only before it writes to addresses
-that the side stream may still read. So whatever a caching allocator does with free memory in its
-place is right, and a page that moves to other addresses too early shows. In a capture both streams
-are part of the graph. With `left_out` there are no waits, which shows.
+A side stream reads memory of the main stream that is freed before the read. The main stream
+requests more memory, also for larger tensors, and waits for the side stream only before it writes
+to addresses that the side stream may still read. So a caching allocator that keeps free memory at
+its addresses is right, and a page that moves to other addresses too early gives wrong results. In a
+capture both streams are part of the graph. With `left_out` the program does not wait, which gives
+wrong results.
 """
 
 import json
@@ -22,11 +23,11 @@ REPLAYS = 3
 MIB = 1 << 20
 LARGEST = 24
 READ = LARGEST // 2
-"""The largest that the side stream reads. In MiB."""
+"""MiB of the largest tensor that the side stream reads."""
 STEP = 12_345
 """Bytes from the pattern of a round to the next one's."""
 SLEEP = 2_000_000
-"""In cycles of the GPU: about a millisecond."""
+"""GPU cycles: about a millisecond."""
 
 allocator, kind, seed = sys.argv[1:]
 if allocator != "native":
@@ -41,8 +42,8 @@ def empty(size: int) -> torch.Tensor:
     return torch.empty(size, dtype=torch.uint8, device="cuda")
 
 
-# The patterns of the rounds are windows of the same random bytes, no two of which are alike. They
-# are made sooner than bytes for each round.
+# The patterns of the rounds are windows of the same random bytes, no two of which are alike. Making
+# them takes less time than making bytes for each round.
 drawn_bytes = random.Random(0).randbytes(READ * MIB + ROUNDS * STEP)
 random_bytes = torch.frombuffer(bytearray(drawn_bytes), dtype=torch.uint8).pin_memory()
 noise = torch.full((LARGEST * MIB,), 0xFF, dtype=torch.uint8).pin_memory()

@@ -2,9 +2,9 @@
 
     late_wait_example.py ALLOCATOR copies|kernels
 
-Memory of the main stream is freed while it is idle and a side stream has yet to read it. Others ask
-for memory; then the main stream waits for the side stream, and only then asks itself. Kernels
-compute nothing on the simulated GPU, so copies write all bytes there.
+Memory of the main stream is freed while it is idle and a side stream has yet to read it. Other
+streams request memory. Then the main stream waits for the side stream before its own next request.
+Kernels compute nothing on the simulated GPU, so copies write all bytes there.
 """
 
 import json
@@ -18,7 +18,7 @@ ROUNDS = 40
 WORDS = 1 << 20
 LARGER = 3 << 19
 SLEEP = 5_000_000
-"""In cycles of the GPU: some milliseconds."""
+"""GPU cycles: some milliseconds."""
 
 allocator, work = sys.argv[1:]
 if allocator != "native":
@@ -70,7 +70,7 @@ for number in range(ROUNDS):
         with torch.cuda.stream(stream):
             kept.append(empty(LARGER))
             write(kept[-1], -1)
-    # Right: the memory's own stream asks for none before this.
+    # This wait is early enough: the memory's stream requests none before it.
     main.wait_stream(side)
     with torch.cuda.stream(main):
         reused = empty(WORDS)

@@ -1,4 +1,4 @@
-"""A device without virtual memory management, under the settings that everybody has.
+"""A device without virtual memory management, under the default settings.
 
 Argument: the library of tests/mutants.
 """

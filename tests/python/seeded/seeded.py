@@ -29,7 +29,7 @@ arguments.add_argument(
     "--at-once", action="store_true", help="threads run freely, one program each"
 )
 arguments.add_argument("--turn", default="0.01", help="how likely a CUDA call does queued work")
-arguments.add_argument("--memory", default="2GiB", help="of the simulated device")
+arguments.add_argument("--memory", default="2GiB", help="memory of the simulated device")
 arguments.add_argument("--mistake", choices=MISTAKES, default="")
 arguments.add_argument("--without", nargs="*", default=[], help="graphs, mempools, empty_cache")
 arguments.add_argument("--extras", nargs="*", default=[], choices=EXTRAS)
@@ -41,16 +41,16 @@ arguments.add_argument(
 )
 arguments.add_argument("--orderly-drops", action="store_true")
 arguments.add_argument(
-    "--stop-when-caught", action="store_true", help="at the first wrong read, if in turns"
+    "--stop-when-caught", action="store_true", help="at the first wrong read, if threads take turns"
 )
 arguments.add_argument("--mutant", help="library and name of a planted fault, as in path:name")
 arguments.add_argument("--judge-log", type=Path)
 options = arguments.parse_args()
-# These change what all threads are given, call Python under a lock (own pools), or free with
+# These extras change the memory of all threads, call Python under a lock (own pools), or call
 # cudaFree while another thread captures (uncached).
 IN_TURNS = {"groups", "limits", "own_pools", "switches", "uncached"}
 if options.at_once and IN_TURNS & set(options.extras):
-    arguments.error("some of these extras are for threads that take turns")
+    arguments.error("some of these extras need threads that take turns")
 if options.late_waits and (options.extras or options.at_once):
     arguments.error("programs with late waits have no extras and threads that take turns")
 
@@ -148,12 +148,12 @@ def run_program(seed: int) -> seeded_run.Tally:
     boxes = [queue.SimpleQueue() for _ in range(parallel)]
     programs = []
     for i in range(parallel):
-        # Freed by the next thread, at a moment of its own.
+        # The next thread frees the tensor, at any later time.
         mail = (boxes[i], boxes[(i + 1) % parallel])
         executor = seeded_run.Executor(streams[i], hosts[i], None, alone, *mail)
         programs.append((plan.Planner(seed * parallel + i, options.steps, shape), executor))
     tally = seeded_run.run_at_once(programs)
-    # Only now: the sums over all heaps agree while nobody allocates.
+    # The sums over all heaps agree only while no thread allocates.
     if check_invariants is not None:
         check_invariants()
     return tally
@@ -196,6 +196,6 @@ if options.judge_log:
 print(json.dumps(result))
 sys.stdout.flush()
 if options.mutant or total.errors:
-    # What a fault left behind is not worth an orderly exit.
+    # After a fault an orderly exit may fail or hang.
     os._exit(int(total.failed))
 sys.exit(int(total.failed))

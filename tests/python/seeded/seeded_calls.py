@@ -1,4 +1,4 @@
-"""The rarer calls of the interface that seeded programs make, each with its answer."""
+"""The rarer calls of the interface that seeded programs make, and their results."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ferro_alloc.graphs import CaptureGuard, DeviceScalar, ExclusiveGroup, exclu
 UNCOMPARED = (
     "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap", "snapshot",
 )  # fmt: skip
-"""Entries of a history that allocators may make at moments of their own."""
+"""History entries whose time depends on the allocator."""
 
 
 class OutOfMemoryLog:
-    """What an observer of failed requests was told. It cannot be detached."""
+    """Records the calls of an observer of failed requests, which cannot be detached."""
 
     _told: list[list[int]] | None = None
 
@@ -42,14 +42,14 @@ class OutOfMemoryLog:
 
 
 def owner_of(address: int, size: int) -> torch.Tensor:
-    """A tensor of that memory, whose storage owns nothing as yet."""
+    """A tensor of that memory, whose storage does not own it yet."""
     device = torch.device("cuda", torch.cuda.current_device())
     storage = torch._C._construct_storage_from_data_pointer(address, device, size)
     return torch.empty(0, dtype=torch.uint8, device=device).set_(storage, 0, (size,), (1,))
 
 
 def snapshot_of_pool(pool: tuple[int, int]) -> list[Any]:
-    # PyTorch 2.11 gives up a reference to each part of its argument, which it does not own.
+    # PyTorch 2.11 drops a reference to each part of its argument, which it does not own.
     for part in (*pool, True):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(part))
     segments: list[Any] = torch.cuda.memory_snapshot(pool, include_traces=True)
@@ -61,7 +61,7 @@ def storage_of(tensor: torch.Tensor) -> int:
 
 
 def region(name: str) -> Any:
-    """A function whose calls PyTorch takes for those of a compiled region of that name."""
+    """A function whose calls PyTorch takes for calls of a compiled region of that name."""
 
     def forward(context: Any, call: Any) -> None:
         call()
@@ -70,7 +70,7 @@ def region(name: str) -> Any:
 
 
 class Calls:
-    """What an executor needs to know for them, and how each is made."""
+    """Makes the calls, and keeps the state that they need."""
 
     def __init__(self, streams: list[torch.cuda.Stream], alone: threading.RLock) -> None:
         self._streams = streams
@@ -83,12 +83,12 @@ class Calls:
         self._group: ExclusiveGroup | None = None
         self.mistake = ""
         self._raw: dict[int, int] = {}
-        """Where the tensors lie that the allocator was asked for by address."""
+        """Addresses of tensors that were allocated by address."""
         self._scalars: dict[int, DeviceScalar] = {}
         self._late_values: dict[int, torch.Tensor] = {}
         self._checkpoints: dict[int, Any] = {}
         self._in_pool: dict[int, tuple[int, int]] = {}
-        """Where tensors lie that were in a checkpoint, and their sizes."""
+        """Addresses and sizes of tensors that were in a checkpoint."""
         self._kept = 0
         self._events: dict[int, torch.cuda.Event] = {}
         self._limited = False
@@ -157,7 +157,7 @@ class Calls:
         with torch.cuda.stream(self._streams[op.stream]):
             target = torch._lazy_clone(source)
             self._tensors[op.target] = target
-            # The first look copies; then the other owns the memory alone again.
+            # The first access copies; then the source owns its memory alone again.
             assert target.data_ptr() != source.data_ptr()
 
     def _run_ask_too_much(self, op: ops.AskTooMuch) -> object:
@@ -244,9 +244,10 @@ class Calls:
                 run()
 
     def _run_snapshot(self, op: ops.Snapshot) -> object:
-        """Live blocks, their bytes as requested, and the newest of the history."""
+        """Live blocks, their requested bytes, and the newest history entries."""
         taken: dict[str, Any] = {}
-        # In turns nothing else happens meanwhile; at once the sums are not compared.
+        # When threads take turns, no other thread runs meanwhile; otherwise the sums are not
+        # compared.
         with self._alone:
             if op.mempool is not None:
                 segments = snapshot_of_pool(self._mempools[op.mempool].id)
@@ -329,7 +330,7 @@ class Calls:
     def _forget_restoring(self) -> None:
         """Native frees and allocates each block of the checkpoint, even one that stays.
 
-        That is in its counts, its peaks and its history.
+        These calls show in its counts, its peaks and its history.
         """
         self._run_reset_peaks(ops.ResetPeaks())
         self._run_reset_counts(ops.ResetCounts())
@@ -341,7 +342,7 @@ class Calls:
         pool = self._handles[op.handle]
         alive = set(places.values())
         if not torch._C._cuda_checkPoolLiveAllocations(0, pool, alive):
-            raise RuntimeError("other blocks of the pool are alive")
+            raise RuntimeError("other blocks of the pool are live")
         for wrong in ({*alive, 512}, alive - {min(alive, default=0)}):
             if wrong != alive and torch._C._cuda_checkPoolLiveAllocations(0, pool, wrong):
-                raise RuntimeError("the pool does not tell its live blocks from others")
+                raise RuntimeError("the pool reports a wrong set of live blocks")

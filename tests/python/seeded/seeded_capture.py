@@ -1,4 +1,4 @@
-"""What a graph of a seeded program captures."""
+"""The bodies that graphs of seeded programs capture."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from seeded_operations import (
 
 
 class Body(Moves):
-    """Draws what a graph captures, on its stream and on streams forked from it."""
+    """Draws the operations that a graph captures, on its stream and on streams forked from it."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Body(Moves):
         if "groups" in outer._shape.extras and not in_tree:
             self._moves += 4 * ["relay"]
         self._capturing = [stream]
-        # In the capture no earlier work counts; what the inputs see of it is settled on replay.
+        # Earlier work has no effect in the capture; its effect on the inputs is computed on replay.
         views = [Tensor(t.number, t.size, -1, (Piece(t.number, 0, t.size),)) for t in inputs]
         for view, tensor in zip(views, inputs, strict=True):
             view.shared, view.scalar = in_tree, tensor.scalar
@@ -42,7 +42,8 @@ class Body(Moves):
         self.sizes = {tensor.number: tensor.size for tensor in inputs}
 
     def draw(self) -> tuple[tuple[Operation, ...], list[int], list[int]]:
-        """The body, the tensors it leaves for replays, those to be freed after the capture."""
+        """Returns the body, the tensors that it leaves for replays, and those to free after the
+        capture."""
         main = self._capturing[0]
         for view in self._inputs.values():
             if view.scalar is not None:
@@ -87,7 +88,7 @@ class Body(Moves):
         if tensor.size > source.size:
             self._memset(tensor, tensor.home)
         self._copy(source, tensor, self._stream())
-        # Copies of a part leave unknown bytes; a body must define all it hands on.
+        # Copies of a part leave unknown bytes; a body must define all bytes that it hands on.
         if tensor.content is None:
             self._memset(tensor, tensor.home)
 
@@ -103,7 +104,7 @@ class Body(Moves):
             self._memset(target, self._stream())
 
     def _body_handoff(self) -> None:
-        """As in eager code: what is freed here must not be handed out before the streams join."""
+        """As in eager code, memory freed here must not be handed out before the streams join."""
         source = self._pick(lambda t: True)
         if source is None or len(self._capturing) < 2:
             return
@@ -124,7 +125,7 @@ class Body(Moves):
         self._memset(third, third.home)
 
     def _body_relay(self) -> None:
-        """What a tensor holds depends on scratch of whole pages."""
+        """The contents of a tensor depend on scratch of whole pages."""
         source = self._pick(lambda t: True) or next(iter(self._inputs.values()))
         if source.content is None:
             return
@@ -149,7 +150,7 @@ class Body(Moves):
         return tensor
 
     def _pick(self, allowed: object, *, peers: bool = False) -> Tensor | None:
-        """Of the device that captures."""
+        """Picks a tensor of the device that captures."""
         return super()._pick(allowed, peers=self._on_peer(self._capturing[0]))
 
     def _number(self) -> int:

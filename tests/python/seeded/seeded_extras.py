@@ -1,4 +1,4 @@
-"""What seeded programs do only when they are asked to: the rarer calls of the interface."""
+"""The optional operations of seeded programs: the rarer calls of the interface."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ CHOICES = {
     "scalars": [(2, "scalar"), (6, "update")],
     "snapshots": [(2, "snapshot")],
 }
-"""How likely each of an extra's moves is."""
+"""The probability of each operation of an extra."""
 
 PEER_BYTES = 16 * MIB
-"""Room for tensors of the second device."""
+"""Bytes for tensors of the second device."""
 
 SCALARS_AT_ONCE = 8
 
@@ -120,7 +120,7 @@ class Extras(Groups):
         target = Tensor(self._number(), source.size, self._home(), source.content)
         target.writer = target.home
         self._tensors[target.number] = target
-        # The copy is made on the legacy default stream, which no other waits for.
+        # The copy runs on the legacy default stream, for which no other stream waits.
         copy = CopyOnWrite(source.number, target.number, target.home)
         self._out += [SyncDevice(), copy, SyncDevice()]
 
@@ -144,7 +144,7 @@ class Extras(Groups):
         dtype = self._random.choice(list(SCALARS))
         value = self._value(dtype)
         content = scalar_content(dtype, value)
-        # Any stream may read it at once: the value is there when the constructor returns.
+        # Any stream may read it at once: the value is written when the constructor returns.
         tensor = Tensor(self._number(), len(content), home, content, scalar=dtype)
         self._tensors[tensor.number] = tensor
         self._out.append(MakeScalar(tensor.number, home, dtype, value))

@@ -1,4 +1,4 @@
-"""Graphs of seeded programs: what is captured, replayed and dropped, and when."""
+"""Captures, replays and drops of graphs in seeded programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from seeded_operations import (
 
 
 class Graphs(Moves):
-    """Captures into pools of their own and into shared ones, replays and drops."""
+    """Draws captures into separate and shared pools, replays, and drops."""
 
     def _plan_capture(self) -> None:
         self._capture_on(self._stream, self._handles, 5, peers=False)
@@ -29,7 +29,7 @@ class Graphs(Moves):
     def _capture_on(
         self, draw_stream: Callable[[], int], handles: list[int], most: int, *, peers: bool
     ) -> None:
-        """On one device, unless that has so many graphs."""
+        """Captures on one device, unless it has that many graphs."""
         inputs = self._draw_inputs(peers=peers)
         known = [g for g in self._ordinary_graphs() if self._on_peer(g.stream) == peers]
         if len(known) < most and inputs:
@@ -37,7 +37,8 @@ class Graphs(Moves):
             self._capture(number, stream, self._random.choice([None, *handles]), inputs)
 
     def _draw_inputs(self, *, peers: bool) -> list[Tensor]:
-        """Of one device; if there are device scalars, mostly one more of them."""
+        """Draws tensors of one device; if there are device scalars, mostly one of them in
+        addition."""
         inputs = [t for t in self._some(3, peers=peers) if t.size <= 2 * MIB]
         scalar = self._pick(lambda t: t.scalar is not None and t not in inputs, peers=peers)
         if scalar is not None and self._random.random() < 0.7:
@@ -75,7 +76,7 @@ class Graphs(Moves):
             tensor.pool = pool if in_tree else None
             tensor.writer, tensor.readers, tensor.content = None, set(), None
             self._tensors[output] = tensor
-        # Freed after the capture, not in it.
+        # The tensors are freed after the capture, not in it.
         self._out.extend(Free(number, here=in_tree) for number in doomed)
         return graph
 
@@ -116,7 +117,8 @@ class Graphs(Moves):
         for number in graph.outputs:
             self._access(self._tensors[number], stream, write=True)
         self._out.append(Replay(graph.number, stream))
-        # A graph of the same pool that was captured later may live where this one works.
+        # A graph of the same pool that was captured later may keep results in the scratch of this
+        # one.
         for later in self._graphs.values():
             if later.pool == graph.pool and later.number > graph.number and not later.apart:
                 for number in later.outputs:
@@ -136,7 +138,7 @@ class Graphs(Moves):
         del self._graphs[graph.number]
         if all(other.pool != graph.pool for other in self._graphs.values()):
             self._members.discard(graph.pool)
-            # A pool that nobody holds any more cannot be captured into again.
+            # A pool without a user cannot be captured into again.
             for handles in (self._handles, self._peer_handles):
                 handles[:] = [h if h != graph.pool else self._number() for h in handles]
         if self._shape.orderly_drops:

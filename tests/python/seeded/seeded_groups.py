@@ -16,8 +16,8 @@ from seeded_trees import Trees
 class Groups(Trees):
     """Draws what happens to the group of a program.
 
-    Members replay on any streams, and pools of one group wait for one another by its order alone.
-    In a pool that was a member when a graph was captured no other graph writes its results.
+    Members replay on any streams, and only the group orders its pools. In a pool that was a member
+    when a graph was captured no other graph writes its results.
     """
 
     def __init__(self, seed: int, shape: Shape) -> None:
@@ -38,7 +38,7 @@ class Groups(Trees):
                 self._out.append(JoinGroup(graph=graph.number))
 
     def _join_pool(self) -> None:
-        """Also before anything was captured into it."""
+        """The pool may join before any capture into it."""
         handle = self._random.choice([*self._handles, *self._peer_handles])
         if handle not in self._members and not self._graphs_of(handle):
             self._members.add(handle)
@@ -66,7 +66,7 @@ class Groups(Trees):
             self._read_outputs(graph)
 
     def _fail(self) -> None:
-        """A capture of which nothing is left."""
+        """A capture that fails and leaves nothing."""
         handles = [handle for handle in self._handles if self._graphs_of(handle)]
         if not handles:
             return

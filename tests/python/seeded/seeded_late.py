@@ -1,4 +1,4 @@
-"""Programs without `record_stream` whose streams wait late for others' uses of freed memory.
+"""Programs without `record_stream` whose streams wait late for other streams' uses of freed memory.
 
 A caching allocator that keeps free blocks for their own streams serves such a program correctly:
 memory that another stream still uses is freed at once, and its stream waits for that use right
@@ -27,7 +27,7 @@ from seeded_operations import (
 from seeded_plan import Planner
 
 VARIANTS = ("stream", "host")
-"""What waits: the stream of the memory, or the host."""
+"""The waiter: the stream of the memory, or the host."""
 
 COPY_STREAMS = 1
 """The last streams; they allocate nothing outside of captures."""
@@ -38,7 +38,7 @@ class LateMoves(Moves):
 
     def __init__(self, *args: Any, **words: Any) -> None:
         self._owed: dict[int, list[tuple[int, int | None]]] = {}
-        """What each stream has to wait for: a stream's work, up to an event if there is one."""
+        """The work that each stream must wait for: a stream's, up to an event if there is one."""
         super().__init__(*args, **words)
 
     def _allocate(
@@ -86,7 +86,7 @@ class LateMoves(Moves):
 
 
 class LateBody(LateMoves, Body):
-    """What a graph captures: the streams of the capture wait late for each other."""
+    """The body of a graph, in which the streams of the capture wait late for each other."""
 
 
 class LatePlanner(LateMoves, Planner):
@@ -113,7 +113,7 @@ class LatePlanner(LateMoves, Planner):
         self._owed.clear()
 
     def _plan_early_settlement(self) -> None:
-        """The host waits some time before the request for which it has to."""
+        """The host waits some time before the request that requires it."""
         if self._owed:
             self._settle(self._random.choice(sorted(self._owed)))
 
@@ -127,7 +127,7 @@ class LatePlanner(LateMoves, Planner):
     # ---- graphs
 
     def _capture(self, *args: Any, **words: Any) -> Graph:
-        # No stream that captures can wait for work outside.
+        # A stream that captures cannot wait for work outside the capture.
         for stream in sorted(self._owed):
             self._settle(stream)
         return super()._capture(*args, **words)
@@ -135,7 +135,7 @@ class LatePlanner(LateMoves, Planner):
     def _body(self, *args: Any, **words: Any) -> Body:
         return LateBody(self, *args, **words)
 
-    # ---- what happens
+    # ---- operations
 
     def _home(self) -> int:
         return self._random.randrange(self._shape.streams - COPY_STREAMS)
@@ -144,7 +144,7 @@ class LatePlanner(LateMoves, Planner):
         self._plan_late()
 
     def _plan_late(self) -> None:
-        """A tensor is freed with a use on another stream; then several streams ask for memory."""
+        """A tensor is freed with a use on another stream; then several streams request memory."""
         size, home = self._size(), self._home()
         while self._live_bytes() + 4 * size > self._shape.live_bytes:
             if not self._plan_free():
@@ -160,7 +160,7 @@ class LatePlanner(LateMoves, Planner):
             self._copy(first, result, user)
         else:
             self._read(first, user)
-        # Mostly the memory's own stream is idle when others ask for memory.
+        # Mostly the memory's own stream is idle when other streams request memory.
         if self._random.random() < 0.5:
             self._out.append(SyncStream(home))
         self._free(first)
@@ -187,7 +187,7 @@ class LatePlanner(LateMoves, Planner):
         return self._random.choice(self._mempools) if use else None
 
     def _plan_limit(self) -> None:
-        """Hardly more memory than is live now, or as much as the device has."""
+        """Sets the limit slightly above the live memory, or to all of the device."""
         slack = self._random.randint(1, 24) * MIB if self._random.random() < 0.8 else None
         self._out.append(Limit(slack))
 

@@ -1,6 +1,6 @@
-"""Single operations with the order that PyTorch's rules ask for, and what tensors hold after them.
+"""Single operations with the order that PyTorch's rules require, and the contents of tensors.
 
-What whole programs and the bodies of graphs have in common.
+Whole programs and the bodies of graphs share this code.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Tensor:
     writer: int | None = None
     readers: set[int] = field(default_factory=set)
     foreign: set[int] = field(default_factory=set)
-    """Streams that used it, other than its own, and that nothing covers yet."""
+    """Streams other than its own that used it, and that its own has not waited for."""
     recorded: set[int] = field(default_factory=set)
     pins: int = 0
     """Graphs that read it on replay."""
@@ -51,10 +51,10 @@ class Tensor:
     """The graph that writes it on replay."""
     cached: bool = True
     shared: bool = False
-    """Then its uses on other streams are covered by waiting for them alone."""
+    """If set, only waits cover its uses on other streams."""
     raw: bool = False
     pool: int | None = None
-    """The pool with checkpoints that it lies in."""
+    """The pool with checkpoints that contains it."""
     scalar: str | None = None
     """Its type, if it is the memory of a `DeviceScalar`."""
 
@@ -71,11 +71,11 @@ class Graph:
     in_tree: bool = False
     """Whether its pool may be set back to a checkpoint."""
     apart: bool = False
-    """Whether no other graph writes its results, in whichever order they replay."""
+    """Whether no other graph writes its results, in any order of replays."""
 
 
 class Moves:
-    """Tensors, graphs and pools as they are after the operations drawn so far."""
+    """The state of tensors, graphs and pools after the operations drawn so far."""
 
     def __init__(self, seed: int, shape: Shape) -> None:
         self._random = random.Random(seed)
@@ -94,16 +94,16 @@ class Moves:
         self._source_used = 0
         self._result_used = 0
         # Work that flows from low to high streams lets the low ones run ahead; without such a trend
-        # the streams wait for each other so often that no order but the submitted one is left.
+        # the streams wait for each other so often that only the submitted order is possible.
         self._forward = self._random.choice([0.95, 0.8, 0.4])
         self._palette = [self._any_size() for _ in range(6)]
 
     def _allocate(
         self, size: int, stream: int, mempool: int | None, *, cached: bool = True, raw: bool = False
     ) -> Tensor:
-        # Another stream must come after its own, where the memory may have been in use before.
+        # Another stream must wait for its own, on which the memory may have been in use before.
         tensor = Tensor(self._number(), size, stream, writer=stream, cached=cached, raw=raw)
-        # `record_stream` knows nothing of memory whose owner is no tensor.
+        # `record_stream` does nothing for memory that no tensor owns.
         tensor.shared = raw
         self._tensors[tensor.number] = tensor
         self._out.append(Alloc(tensor.number, size, stream, mempool, cached, raw))
@@ -193,7 +193,7 @@ class Moves:
         self._out.append(RecordStream(tensor.number, stream))
 
     def _evaluate(self, graph: Graph) -> None:
-        """What the graph's tensors hold after a replay on the inputs of this moment."""
+        """Computes the contents of the graph's tensors after a replay on the current inputs."""
         contents = {number: self._tensors[number].content for number in graph.inputs}
         for operation in graph.body:
             if isinstance(operation, Copy):
@@ -229,7 +229,7 @@ class Moves:
         return self._stream()
 
     def _stream_after(self, *tensors: Tensor) -> int:
-        """Mostly one that comes after the streams that use these tensors, often the last itself."""
+        """Mostly a stream after those that use these tensors, often the last of them."""
         if self._is_peer(tensors[0]):
             return self._peer_stream()
         used = [t.home for t in tensors]
@@ -240,14 +240,14 @@ class Moves:
         return self._shape.streams + self._random.randrange(self._shape.streams)
 
     def _is_peer(self, tensor: Tensor) -> bool:
-        """Whether it lies on the second device."""
+        """Whether it is on the second device."""
         return self._on_peer(tensor.home)
 
     def _on_peer(self, stream: int) -> bool:
         return stream >= self._shape.streams
 
     def _value(self, dtype: str) -> float:
-        """Any that a device scalar of this type can hold."""
+        """Any value that a device scalar of this type can hold."""
         if dtype.startswith("float"):
             return self._random.uniform(-1e9, 1e9)
         layout = SCALARS[dtype]
@@ -255,7 +255,7 @@ class Moves:
         return int(value)
 
     def _size(self) -> int:
-        """Mostly one of a few, so that freed blocks fit again exactly."""
+        """Mostly one of a few sizes, so that freed blocks fit again exactly."""
         return (
             self._random.choice(self._palette) if self._random.random() < 0.7 else self._any_size()
         )
@@ -283,7 +283,7 @@ class Moves:
         return self._random.choice(candidates) if candidates else None
 
     def _some(self, most: int, *, peers: bool = False) -> list[Tensor]:
-        """Of one device, and in no pool that may be set back."""
+        """Picks tensors of one device that are in no pool with checkpoints."""
         known = [t for t in self._tensors.values() if self._is_peer(t) == peers and t.pool is None]
         return self._random.sample(known, min(len(known), self._random.randint(1, most)))
 

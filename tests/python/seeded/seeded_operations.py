@@ -1,6 +1,6 @@
-"""What seeded programs consist of: contents of tensors, operations on them, and shapes of programs.
+"""The parts of seeded programs: contents of tensors, operations on them, and shapes of programs.
 
-It imports no torch.
+This module does not import torch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 KIB, MIB = 1 << 10, 1 << 20
 
 HOST_BYTES = 48 * MIB
-"""Room for pinned sources, and as much again for what is read back, between two drains."""
+"""Bytes of pinned sources, and as many for results, between two drains."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ EXTRAS = (
     "switches",
     "uncached",
 )
-"""What programs may do in addition."""
+"""Optional kinds of operations."""
 
 
 def exact_size(size: int) -> int:
-    """Not less, and native's blocks of such sizes have no bytes beyond the request.
+    """At least `size`, and a size for which native's blocks have no bytes beyond the request.
 
-    A block that comes back with a checkpoint counts as requested in full.
+    A block that a checkpoint restores counts as requested in full.
     """
     unit = 512 if size <= MIB else 2 * MIB
     return -(-size // unit) * unit
@@ -63,7 +63,7 @@ SCALARS = {
     "float32": "<f",
     "float64": "<d",
 }
-"""The types of device scalars, and how their values lie in memory."""
+"""The types of device scalars, and the layout of their values in memory."""
 
 
 def scalar_content(dtype: str, value: float) -> Content:
@@ -83,7 +83,7 @@ def part(content: Content, offset: int, length: int) -> Content:
 
 
 def overwritten(old: Content | None, size: int, offset: int, new: Content) -> Content | None:
-    """`new` over `old` from `offset` on; None when that leaves unknown bytes."""
+    """`old` with `new` written at `offset`; None if that leaves unknown bytes."""
     length = sum(piece.length for piece in new)
     if length == size:
         return new
@@ -106,9 +106,9 @@ class Alloc:
     cached: bool = True
     """Whether `caching_allocator_enable()` lets the allocator keep the memory."""
     raw: bool = False
-    """By `caching_allocator_alloc()`, freed by `caching_allocator_delete()`."""
+    """Whether `caching_allocator_alloc()` and `caching_allocator_delete()` are used for it."""
     handle: int | None = None
-    """The `graph_pool_handle()` whose pool it comes from, with no capture."""
+    """The `graph_pool_handle()` whose pool it comes from, outside a capture."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Memset:
 
 @dataclass(frozen=True)
 class Wait:
-    """`stream` waits for all work that `other` was given so far."""
+    """`stream` waits for all work queued on `other` so far."""
 
     stream: int
     other: int
@@ -171,12 +171,12 @@ class RecordStream:
 class Free:
     tensor: int
     here: bool = False
-    """Not by another thread later: what happens in its pool next depends on it."""
+    """Whether it is freed at once and not by another thread later, as its pool depends on it."""
 
 
 @dataclass(frozen=True)
 class Read:
-    """An asynchronous copy to pinned memory, compared with `expected` once it is there."""
+    """An asynchronous copy to pinned memory, compared with `expected` once it is complete."""
 
     tensor: int
     stream: int
@@ -203,9 +203,9 @@ class SyncEvent:
 
 @dataclass(frozen=True)
 class Limit:
-    """The process may have so much more than is allocated now; None: all of the device.
+    """The process may allocate this much more than now; None: all of the device.
 
-    A request that this refuses, and a capture, lift it.
+    A refused request lifts the limit, and so does a capture.
     """
 
     slack: int | None
@@ -218,7 +218,7 @@ class EmptyCache:
 
 @dataclass(frozen=True)
 class AskStatistics:
-    """Which also makes an allocator look for frees that are complete."""
+    """Reading statistics also makes an allocator look for complete frees."""
 
 
 @dataclass(frozen=True)
@@ -230,12 +230,12 @@ class CheckInvariants:
 class RecordHistory:
     enabled: bool
     kept: int = 0
-    """How many entries; then of allocations and frees alone, with annotations and contexts."""
+    """The most entries; they are only of allocations and frees, with annotations and contexts."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """With another process, which never opens it. `record_stream` does nothing for it then."""
+    """Shares it with another process, which never opens it. `record_stream` then has no effect."""
 
     tensor: int
     stream: int
@@ -243,7 +243,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Switch:
-    """From ferro_alloc to the allocator before it, or back."""
+    """Switches from ferro_alloc to the previous allocator, or back."""
 
 
 @dataclass(frozen=True)
@@ -259,7 +259,7 @@ class DropMempool:
 
 @dataclass(frozen=True)
 class CopyToPeer:
-    """Between devices: PyTorch orders it with the current streams of both."""
+    """A copy between devices. PyTorch orders it with the current streams of both."""
 
     source: int
     target: int
@@ -272,7 +272,7 @@ class CopyToPeer:
 
 @dataclass(frozen=True)
 class CopyOnWrite:
-    """`target` becomes a copy of `source` that is made when it is first looked at."""
+    """`target` becomes a copy of `source` that is made at the first access."""
 
     source: int
     target: int
@@ -281,7 +281,7 @@ class CopyOnWrite:
 
 @dataclass(frozen=True)
 class MakeScalar:
-    """A `DeviceScalar`; `tensor` is its memory, which others may use as they use any."""
+    """A `DeviceScalar`; `tensor` is its memory, which operations may use like any other."""
 
     tensor: int
     stream: int
@@ -295,7 +295,7 @@ class UpdateScalar:
     stream: int
     value: float
     late: bool = False
-    """A mistake: a copy from host memory that the next update overwrites, done or not."""
+    """Whether it is a mistake: a copy from host memory that the next update overwrites early."""
 
 
 @dataclass(frozen=True)
@@ -314,7 +314,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Of all memory with its history, or of one pool."""
+    """A snapshot of all memory with its history, or of one pool."""
 
     mempool: int | None = None
     handle: int | None = None
@@ -332,7 +332,7 @@ class ResetCounts:
 
 @dataclass(frozen=True)
 class AskTooMuch:
-    """A share of the device that exceeds it, or exceeds the share that the process may have."""
+    """A request that exceeds the device, or the limit of the process."""
 
     share: float
     allowed: float
@@ -344,27 +344,27 @@ class NoteCheckpoint:
     checkpoint: int
     handle: int
     tensors: tuple[int, ...]
-    """Those alive in the pool."""
+    """The live tensors of the pool."""
 
 
 @dataclass(frozen=True)
 class GoToCheckpoint:
-    """Sets a pool back. Every tensor in it that the checkpoint does not hold dies."""
+    """Sets a pool back. Every tensor in it that the checkpoint does not contain is freed."""
 
     checkpoint: int
     removed: tuple[int, ...]
-    """Which die: freed before, and their storages no longer own anything."""
+    """Tensors freed before the call, whose storages no longer own memory."""
     stale: tuple[int, ...]
-    """Which die: freed by the call, which is given their storages."""
+    """Tensors that the call frees, as it gets their storages."""
     revived: tuple[int, ...]
-    """Of the checkpoint and not alive: they get new storages as owners."""
+    """Dead tensors of the checkpoint that get new storages as owners."""
     unowned: tuple[int, ...]
-    """Of the checkpoint and not alive: freed by address afterwards."""
+    """Dead tensors of the checkpoint that are freed by address afterwards."""
 
 
 @dataclass(frozen=True)
 class CheckLive:
-    """That exactly these tensors are alive in the pool."""
+    """Checks that exactly these tensors are live in the pool."""
 
     handle: int
     tensors: tuple[int, ...]
@@ -375,14 +375,14 @@ class Capture:
     graph: int
     stream: int
     handle: int | None
-    """Which `graph_pool_handle()` the graph shares; None: a pool of its own."""
+    """The `graph_pool_handle()` that the graph shares; None: a separate pool."""
     with_context_manager: bool
     body: tuple[Operation, ...]
 
 
 @dataclass(frozen=True)
 class JoinGroup:
-    """The exclusive group of the program gets a graph with its pool, or a pool."""
+    """A graph with its pool, or a pool, joins the exclusive group of the program."""
 
     graph: int | None = None
     handle: int | None = None
@@ -395,7 +395,7 @@ class LeaveGroup:
 
 @dataclass(frozen=True)
 class FailCapture:
-    """Begins a capture, asks for memory, and gives up; half of the memory is freed after that."""
+    """Begins a capture, requests memory, and fails; half of the memory is freed after that."""
 
     handle: int
     stream: int
@@ -466,7 +466,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Shape:
-    """What programs consist of."""
+    """The parameters of a program."""
 
     streams: int = 4
     threads: int = 2
@@ -474,14 +474,14 @@ class Shape:
     mempools: bool = True
     empty_cache: bool = True
     extras: frozenset[str] = frozenset()
-    """Of `EXTRAS`; by default none."""
+    """A subset of `EXTRAS`."""
     live_bytes: int = 64 * MIB
     orderly_drops: bool = False
     """Whether a graph's own stream waits for the last replay before the graph is dropped."""
     mistake: str = ""
-    """`wait` or `record_stream`: what the program leaves out now and then; or `update`: it copies
+    """`wait` or `record_stream`: the program leaves these out at times; or `update`: it copies
     the values of device scalars from one place each in pinned memory; or `order`: the replays of an
     exclusive group are not ordered; or `late`: it leaves out late waits."""
     late_waits: str = ""
-    """`stream` or `host`: what waits for uses of freed memory on other streams, and when; see
+    """`stream` or `host`: the waiter for uses of freed memory on other streams; see
     `seeded_late`."""

@@ -1,4 +1,4 @@
-"""Where the MemPools of seeded programs that have an allocator of their own get memory."""
+"""The allocator behind MemPools of seeded programs that have a custom allocator."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import torch
 
 
 class OwnAllocator:
-    """cudaMalloc and cudaFree behind the two functions that a MemPool asks for."""
+    """Implements the two functions that a MemPool requires with cudaMalloc and cudaFree."""
 
     _instance: OwnAllocator | None = None
 
     @classmethod
     def instance(cls) -> OwnAllocator:
-        # Pools may outlive whoever made them.
+        # Pools may outlive their creator.
         if cls._instance is None:
             cls._instance = cls()
         return cls._instance
@@ -29,7 +29,7 @@ class OwnAllocator:
             made = pointer()
             if runtime.cudaMalloc(ctypes.byref(made), size) == 0:
                 return made.value
-            runtime.cudaGetLastError()  # or the next call of torch reports it
+            runtime.cudaGetLastError()  # otherwise the next call of torch reports it
             return None
 
         def free(address: int, size: int, device: int, stream: int) -> None:

@@ -1,9 +1,9 @@
-"""Programs decided by a seed alone: what is allocated, moved, waited for, captured and freed.
+"""Draws programs from a seed: their allocations, copies, waits, captures and frees.
 
-The planner follows PyTorch's rules for streams, so a program is correct whatever allocator runs
-it: a stream waits for the streams whose work it depends on, and memory that another stream used is
-freed after `record_stream` or after its own stream has waited. It knows what every byte of every
-tensor must be at every moment, which is what `Read` carries. It imports no torch.
+The planner follows PyTorch's rules for streams, so a program is correct under every allocator: a
+stream waits for the streams whose work it depends on, and memory that another stream used is freed
+after `record_stream` or after its own stream has waited. It knows the value of every byte of every
+tensor at every moment, and puts it into `Read`. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Planner(Extras):
             yield Step(self._random.randrange(self._shape.threads), operation)
         self._out.clear()
 
-    # ---- what happens
+    # ---- operations
 
     def _plan_new(self) -> None:
         size = self._size()
@@ -82,12 +82,12 @@ class Planner(Extras):
         extras = self._shape.extras
         cached = mempool is not None or "uncached" not in extras or self._random.random() < 0.9
         tensor = self._allocate(size, self._home(), mempool, cached=cached)
-        # Nearly always filled by its own stream; sometimes by another at once.
+        # Mostly its own stream fills it; sometimes another stream does at once.
         stream = tensor.home if self._random.random() < 0.8 else self._stream_after(tensor)
         self._fill(tensor, stream)
 
     def _plan_handoff(self) -> None:
-        """Another stream uses a tensor that is freed at once, and its size is asked for again."""
+        """Another stream uses a tensor that is freed at once, and its size is requested again."""
         size, home = self._size(), self._random.randrange(self._shape.streams - 1)
         if self._live_bytes() + 2 * size > self._shape.live_bytes:
             self._plan_free()
@@ -100,7 +100,7 @@ class Planner(Extras):
         self._fill(self._allocate(size, home, None), home)
 
     def _plan_large(self) -> None:
-        """Whole pages are freed with work on them, and often given back at once."""
+        """Frees whole pages while work uses them, and often releases them at once."""
         size = self._random.randint(4 * MIB, 12 * MIB)
         source = self._pick(lambda t: t.content is not None)
         if source is None or self._live_bytes() + size > self._shape.live_bytes:
@@ -132,7 +132,7 @@ class Planner(Extras):
             self._read(tensor, self._stream_after(tensor))
 
     def _plan_free(self) -> bool:
-        # Device scalars are few, and go when they are too many.
+        # Device scalars are few, and are freed when they are too many.
         tensor = self._pick(lambda t: not t.pins and t.graph is None and t.scalar is None)
         if tensor is None:
             return False
@@ -163,7 +163,7 @@ class Planner(Extras):
             self._out.append(MakeMempool(self._mempools[-1], own))
 
     def _plan_end(self) -> None:
-        """Reads what is left, gives everything back and drains."""
+        """Reads all live tensors, releases everything and drains."""
         for tensor in list(self._tensors.values()):
             if tensor.content is not None:
                 self._read(tensor, self._stream_after(tensor))

@@ -44,10 +44,10 @@ class Tally:
 
     operations: Counter[str] = field(default_factory=Counter)
     captured_on: Counter[int] = field(default_factory=Counter)
-    """Of each stream, how many captures began on it."""
+    """The number of captures that began on each stream."""
     replayed_on: Counter[int] = field(default_factory=Counter)
     replays_of_scalars: int = 0
-    """Of graphs that read device scalars."""
+    """Replays of graphs that read device scalars."""
     bytes_checked: int = 0
     wrong_reads: int = 0
     wrong_bytes: int = 0
@@ -90,14 +90,15 @@ class Executor(Calls):
         super().__init__(streams, alone or threading.RLock())
         self.tally = Tally()
         self.answer: object = None
-        """What the last operation found out that is the same under every allocator."""
+        """The result of the last operation, which must be the same under every allocator."""
         self._source, self._result = host
         self._check_invariants = check_invariants or (lambda: None)
         self._switch = switch or (lambda: None)
-        # Freed tensors leave by the outbox of one thread and die in the inbox of another.
+        # A freed tensor goes into the outbox of one thread, and another thread frees it from its
+        # inbox.
         self._inbox, self._outbox = inbox, outbox
         self._read_scalars: set[int] = set()
-        """The graphs that do."""
+        """Graphs that read device scalars."""
         self._reads: list[ops.Read] = []
         self._capturing = False
         self._memset = ctypes.CDLL("libcudart.so.13").cudaMemsetAsync
@@ -298,9 +299,9 @@ def run_in_turns(
     after_step: Callable[[ops.Operation, object], None] | None = None,
     stop_when_caught: bool = False,
 ) -> Tally:
-    """Several threads, one at a time: the order of all operations is that of the program.
+    """Runs a program on several threads, one at a time, in the order of its operations.
 
-    With `stop_when_caught` the first wrong read ends it.
+    With `stop_when_caught` the first wrong read ends the run.
     """
     workers = Workers(threads)
     try:
@@ -322,7 +323,7 @@ def run_in_turns(
 
 
 def run_at_once(programs: list[tuple[plan.Planner, Executor]]) -> Tally:
-    """Each program on a thread of its own, all at the same time."""
+    """Runs each program on its own thread, all at the same time."""
     start = threading.Barrier(len(programs))
 
     def run(program: plan.Planner, executor: Executor) -> None:

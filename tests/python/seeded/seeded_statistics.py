@@ -1,4 +1,4 @@
-"""What the judge's log holds of `torch.cuda.memory_stats()` after each step."""
+"""The statistics of `torch.cuda.memory_stats()` that the log has for each step."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ STATISTICS = (
 
 
 def columns(devices: range) -> list[str]:
-    """Those of the first device have no prefix."""
+    """The names of the columns; those of the first device have no prefix."""
     names = ["/".join(pair) for pair in STATISTICS] + ["num_ooms"]
     return [name if device == 0 else f"{device}:{name}" for device in devices for name in names]
 
 
 def statistics(devices: range) -> list[int]:
-    """In the order of `columns`."""
+    """The values in the order of `columns`."""
     found = []
     for device in devices:
         stats = torch._C._cuda_memoryStats(device)

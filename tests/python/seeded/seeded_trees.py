@@ -29,7 +29,7 @@ class Node:
     inputs: list[Tensor]
     outputs: tuple[int, ...]
     saved: tuple[int, ...]
-    """The tensors that were alive in the pool."""
+    """The tensors that were live in the pool."""
 
     def path(self) -> list[Node]:
         return [*(self.parent.path() if self.parent else []), self]
@@ -42,16 +42,16 @@ class Tree:
     here: Node | None = None
     nodes: list[Node] = field(default_factory=list)
     tensors: dict[int, Tensor] = field(default_factory=dict)
-    """All that ever lay in the pool when a checkpoint was taken."""
+    """All tensors that were in the pool at any checkpoint."""
     is_member: bool = False
-    """Of the program's exclusive group."""
+    """Whether it is in the program's exclusive group."""
 
 
 class Trees(Graphs):
-    """Draws what happens to the one tree that there is at a time.
+    """Draws the operations on a tree; at most one exists at a time.
 
-    Only the graphs on the path to its last node are replayed. Outputs are freed after waits alone:
-    a block that another stream is recorded on cannot be part of a checkpoint.
+    Only the graphs on the path to its last node are replayed. Outputs are freed only after waits,
+    because a block that another stream is recorded on cannot be part of a checkpoint.
     """
 
     _tree: Tree | None = None
@@ -65,7 +65,7 @@ class Trees(Graphs):
             if not self._tree.nodes and self._random.random() < 0.3:
                 self._join_tree(
                     self._tree
-                )  # what its first graph borrows shows later to be a tree's
+                )  # the pool is known as a tree's only after its first graph
         if self._tree.here is None or self._random.random() < 0.25:
             self._grow(self._tree)
         elif len(self._tree.nodes) >= 5 and self._random.random() < 0.05:
@@ -92,7 +92,7 @@ class Trees(Graphs):
         tree.tensors.update((number, self._tensors[number]) for number in saved)
 
     def _go(self, tree: Tree) -> None:
-        """To the state of another node, or back to that of the last one."""
+        """Sets the pool to the state of another node, or back to that of the last one."""
         node = self._random.choice(tree.nodes)
         alive = self._alive(tree)
         dying = [number for number in alive if number not in node.saved]
@@ -100,7 +100,7 @@ class Trees(Graphs):
             del self._tensors[number]
         stale = [number for number in dying if self._random.random() < 0.5]
         removed = [number for number in dying if number not in stale]
-        # The streams that used what lay there before come first.
+        # Waits for the streams that used the memory before.
         for other in sorted(self._touched.get(tree.handle, set()) - {tree.stream}):
             self._wait(tree.stream, other)
         missing = [number for number in node.saved if number not in alive]
@@ -130,11 +130,11 @@ class Trees(Graphs):
             self._graphs[step.graph.number] = step.graph
 
     def _take(self, tree: Tree) -> None:
-        """Memory of the pool without a capture, as in the runs that warm a function up."""
+        """Allocates in the pool without a capture, as the runs that warm up a function do."""
         size = exact_size(min(self._size(), 4 * MIB))
         if self._live_bytes() + size > self._shape.live_bytes:
             return
-        # Graphs of the pool may have worked where it will lie.
+        # Graphs of the pool may have used this memory.
         for other in sorted(self._touched.get(tree.handle, set()) - {tree.stream}):
             self._wait(tree.stream, other)
         tensor = Tensor(self._number(), size, tree.stream, writer=tree.stream, shared=True)
@@ -151,7 +151,7 @@ class Trees(Graphs):
             self._free(tensor)
 
     def _prune(self, tree: Tree) -> None:
-        """Drops a graph that nothing leads on from."""
+        """Drops a graph that has no successor."""
         assert tree.here is not None
         inner = [id(n.parent) for n in tree.nodes] + [id(n) for n in tree.here.path()]
         leaves = [node for node in tree.nodes if id(node) not in inner]

@@ -44,7 +44,7 @@ def test_late_waits_for_another_device(layout: str, seed: int) -> None:
     assert result == {"rounds": 40, "wrong": 0}
 
 
-def test_a_wait_for_another_device_that_is_left_out_shows() -> None:
+def test_a_missing_wait_for_another_device_is_detected() -> None:
     words = ("late_between_devices.py", "native", "copies", "left_out")
     assert simulated(*words, turn="0.001", count=2, mode="adversarial", seed=0)["wrong"] > 0
 
@@ -65,15 +65,15 @@ IN_PLACE = ("eager", "captured")
 @pytest.mark.parametrize("layout", BRIEF)
 @pytest.mark.parametrize("kind", IN_PLACE)
 @pytest.mark.parametrize("seed", [1, pytest.param(4, marks=LONG)])
-def test_waits_where_memory_lies(layout: str, kind: str, seed: int) -> None:
+def test_waits_for_uses_of_addresses(layout: str, kind: str, seed: int) -> None:
     words = ("late_in_place.py", layout, kind, str(seed))
     result = simulated(*words, turn="0.001", mode="adversarial", seed=seed)
     assert result["wrong"] == 0
-    # With the other seed the captured one moves none.
+    # With the other seed the captured program moves no page.
     assert layout != "pages" or seed != 1 or result["moved"] > 0
 
 
-def test_waits_where_memory_lies_that_are_left_out_show() -> None:
+def test_missing_waits_for_uses_of_addresses_are_detected() -> None:
     words = ("late_in_place.py", "native", "left_out", "1")
     assert simulated(*words, turn="0.001", mode="adversarial", seed=1)["wrong"] > 0
 
@@ -81,7 +81,9 @@ def test_waits_where_memory_lies_that_are_left_out_show() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("kind", IN_PLACE)
-def test_waits_where_memory_lies_on_a_gpu(run_program: RunProgram, layout: str, kind: str) -> None:
+def test_waits_for_uses_of_addresses_on_a_gpu(
+    run_program: RunProgram, layout: str, kind: str
+) -> None:
     for seed in range(3):
         done = run_program("late_in_place.py", layout, kind, str(seed))
         assert result_of(done)["wrong"] == 0

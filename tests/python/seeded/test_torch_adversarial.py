@@ -15,9 +15,9 @@ RARE = ("checkpoints", "clones", "peers", "raw", "resets", "scalars", "snapshots
 OBSERVED = ("limits", "metadata")
 LONG = pytest.mark.long
 IN_OTHERS = ("in_turns", "at_once", "classic_layout")
-"""Those of the others with more extras do all that these do, which are long."""
+"""These are long, and other programs with more extras do the same operations."""
 STREAMS = 4
-"""Of each device."""
+"""Streams of each device."""
 FAULTS = {
     "reuse_before_event": 4,
     "missing_wait": 4,
@@ -29,11 +29,11 @@ FAULTS = {
     "unseen_capture": 4,
     "missing_unmap": 2,
 }
-"""Planted faults, and how many programs may be needed to find each."""
+"""Planted faults, and the most programs that may be needed to find each."""
 GROUP_FAULTS = {"result_on_scratch": 6, "scratch_twice": 6}
-"""The same, of exclusive groups."""
+"""The same for faults of exclusive groups."""
 LATE_FAULTS = {"own_stream_point": 4, "early_context_point": 4}
-"""The same, of points of the whole context; programs with late waits find them."""
+"""The same for faults in points of the whole context, which programs with late waits find."""
 
 
 def assert_clean(result: Result, operations: int) -> None:
@@ -64,7 +64,7 @@ KINDS: dict[str, tuple[int, tuple[str, ...]]] = {
         ("--at-once", "--threads", "3", "--memory", "4GiB", "--extras", "metadata", *RARE),
     ),
 }
-"""The first seed, the same for one program and for several, and words."""
+"""The first seed, which is the same for one and for several programs, and arguments."""
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,8 @@ def test_every_byte_is_right(programs: int, kind: str) -> None:
 
 @pytest.mark.parametrize("programs", [2, pytest.param(4, marks=LONG)])
 def test_requests_that_wait_for_memory_get_it_in_order(programs: int) -> None:
-    """Hardly more memory than is live: pages pass between streams, which wait for each other."""
+    """Memory is hardly larger than the live bytes, so pages pass between streams, which wait for
+    each other."""
     words = ("--memory", "96MiB", "--without", "graphs", "mempools", "empty_cache")
     result = seeded("--seed", "2100", "--programs", str(programs), *words)
     assert_clean(result, 2_500 * programs)
@@ -100,7 +101,7 @@ def test_requests_that_wait_for_memory_get_it_in_order(programs: int) -> None:
 
 
 LATE = ("stream", "host")
-"""What waits for uses of memory that was freed before they were done."""
+"""The waiters for uses of memory that was freed before they were complete."""
 
 
 @pytest.mark.parametrize(
@@ -142,8 +143,8 @@ def test_late_waits_on_a_full_card(variant: str, programs: int) -> None:
 
 
 @pytest.mark.parametrize("variant", LATE)
-def test_a_late_wait_that_is_left_out_shows(variant: str) -> None:
-    """Also under native, which is right without such a mistake."""
+def test_a_missing_late_wait_is_detected(variant: str) -> None:
+    """It is detected under native too, which is right without such a mistake."""
     words = ("--allocator", "native", "--late-waits", variant, "--mistake", "late")
     assert seeded(*words, "--programs", "3", "--stop-when-caught")["wrong_reads"] > 0
 
@@ -180,7 +181,7 @@ def test_groups_replay_in_any_order(words: tuple[str, ...], programs: int) -> No
     ],
     ids=lambda w: w[0],
 )
-def test_a_mistake_of_the_program_shows(words: tuple[str, ...]) -> None:
+def test_a_mistake_of_the_program_is_detected(words: tuple[str, ...]) -> None:
     found = seeded("--programs", "10", "--stop-when-caught", "--mistake", *words)
     assert found["wrong_reads"] > 0
 
@@ -198,7 +199,7 @@ def test_a_planted_fault_is_found(faults: Path, name: str) -> None:
     except pytest.fail.Exception as failure:
         if "the program ended with -11" not in str(failure):
             raise
-        return  # the device worked on memory that is gone
+        return  # the device used memory that no longer exists
     assert found["wrong_reads"] or found["errors"]
 
 

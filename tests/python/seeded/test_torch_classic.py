@@ -1,4 +1,4 @@
-"""The classic layout beside native: the same numbers after every step of the same program."""
+"""The classic layout compared with native: the same numbers after every step of a program."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ CASES = {
 }
 
 BRIEF = ("defaults", "all_together")
-"""The others have one setting each, of those that the last one has together."""
+"""Each other case has one of the settings that `all_together` combines."""
 
 
 def difference(step: int, names: list[str], ours: Line, native: Line) -> str:
     """The first statistic that differs, with both values."""
     for name, found, expected in zip(names, ours["stats"], native["stats"], strict=True):
         if found != expected:
-            return f"step {step} ({native['done']}): {name} is {found}, native says {expected}"
+            return f"step {step} ({native['done']}): {name} is {found}, native has {expected}"
     return f"step {step}: {ours['done']}, {ours.get('layout')} is not {native['done']}, " + str(
         native.get("layout")
     )
@@ -84,7 +84,7 @@ def test_every_number_is_natives(run_simulated: RunSimulated, name: str) -> None
 
 
 def assert_the_program_was_hard(steps: list[Line], names: list[str], case: Case) -> None:
-    """Else equal numbers would say little."""
+    """The program must reach the hard cases; otherwise equal numbers would prove little."""
     done = [step["done"] for step in steps]
     assert sum(text.startswith("out of memory") for text in done) >= 5
 
@@ -93,7 +93,7 @@ def assert_the_program_was_hard(steps: list[Line], names: list[str], case: Case)
         return [step["stats"][column] for step in steps]
 
     def rise(name: str) -> int:
-        """Of a count that the program resets now and then."""
+        """The increases of a count that the program resets at times."""
         column = values(name)
         return sum(max(0, after - before) for before, after in pairwise(column))
 
@@ -116,13 +116,13 @@ def assert_the_program_was_hard(steps: list[Line], names: list[str], case: Case)
 
 
 def test_a_device_without_virtual_memory_management(tmp_path: Path) -> None:
-    """It gets this layout whatever is asked for, and `status()` says so."""
+    """It gets this layout under every setting, and `status()` reports that."""
     library = build_faulty_driver(tmp_path)
     found = simulated("no_virtual_memory.py", str(library), memory="1GiB")
     assert found["layout"] == "segments"
     assert "settings  page_size_mb:2,memory_limit_mb:none" in found["status"]
     assert "it has no virtual memory management, which pages need" in found["status"]
-    # Small and large ones, of the default pool and of the graph's.
+    # Small and large segments, of the default pool and of the graph's pool.
     assert found["segments"] == [2 << 20, 2 << 20, 20 << 20, 20 << 20]
     assert (found["intact"], found["created"]) == (True, False)
     assert found["handle"] == [2, ord("c")]  # one of cudaIpcGetMemHandle

@@ -1,4 +1,4 @@
-"""Native as the judge: the same programs under both, compared after every operation."""
+"""The same programs under native and ferro_alloc, compared after every operation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.python.random_programs import seeded
 
-# Decided by the program, not by the allocator.
+# These columns depend on the program and not on the allocator.
 SAME = (
     "operation",
     "allocation/current",
@@ -27,7 +27,7 @@ RARE = ("checkpoints", "clones", "metadata", "peers", "raw", "resets", "scalars"
 LONG = pytest.mark.long
 PROGRAMS = pytest.mark.parametrize("programs", [1, pytest.param(4, marks=LONG)])
 LIMITS = "limits"
-"""Failures are counted by the one allocator that serves, so they don't go with switches."""
+"""Only the current allocator counts failures, so this extra excludes switches."""
 
 
 class Run(NamedTuple):
@@ -39,7 +39,7 @@ class Run(NamedTuple):
         return [step[index] for step in self.steps]
 
     def decided(self) -> dict[str, list[Any]]:
-        """What must be the same under every allocator, of each device."""
+        """The columns of each device that must be the same under every allocator."""
         names = [name for name in self.columns if name.split(":")[-1] in SAME]
         return {name: self.column(name) for name in names}
 
@@ -66,10 +66,8 @@ def assert_same(native: Run, ferro: Run) -> None:
     ids=["extras", "rare_calls"],
 )
 @PROGRAMS
-def test_switching_shows_in_no_count(
-    tmp_path: Path, extras: tuple[str, ...], programs: int
-) -> None:
-    """Blocks of the other allocator have the sizes that it gives; their numbers agree."""
+def test_switching_changes_no_count(tmp_path: Path, extras: tuple[str, ...], programs: int) -> None:
+    """Blocks of the other allocator have the sizes that it chose; the numbers of blocks agree."""
     many = ("--seed", "61", "--programs", str(programs))
     words = ("--threads", "2", *many, "--extras", "switches", *extras)
     native, ferro = (run(tmp_path, allocator, *words) for allocator in ("native", "ferro"))
@@ -119,7 +117,7 @@ def test_native_and_ferro_agree_after_every_operation(
         peaks = zip(ferro.column(f"{kind}/current"), ferro.column(f"{kind}/peak"), strict=True)
         assert all(current <= highest for current, highest in peaks)
 
-    # Where nothing waits for another stream, what is in use agrees as well. Native looks at its
+    # Where no free waits for another stream, the bytes in use agree as well. Native looks at its
     # events only when it allocates or empties its cache.
     settled = [
         number

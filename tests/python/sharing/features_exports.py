@@ -1,4 +1,4 @@
-"""What libraries that register or export memory ask the driver, about memory mapped piecewise.
+"""The driver queries of libraries that register or export memory, for memory mapped in parts.
 
 UCX, NCCL and the like pass pointers of tensors to `cuMemGetAddressRange`,
 `cuMemRetainAllocationHandle` and `cuMemGetHandleForAddressRange`. Under native the program runs
@@ -45,7 +45,7 @@ class Properties(ctypes.Structure):
 
 
 def range_of(address: int) -> tuple[int, int]:
-    """Where the driver's allocation around an address begins, and how long it is."""
+    """The start and the size of the driver's allocation around an address."""
     base, size = ctypes.c_uint64(), ctypes.c_size_t()
     result = cuda.cuMemGetAddressRange_v2(
         ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(address)
@@ -73,7 +73,7 @@ def handle_at(address: int) -> int:
 
 
 def dma_buf(address: int, size: int) -> tuple[int, int]:
-    """The result, and how long the range behind the descriptor is."""
+    """The result, and the size of the range behind the descriptor."""
     descriptor = ctypes.c_int(-1)
     result = cuda.cuMemGetHandleForAddressRange(
         ctypes.byref(descriptor),
@@ -97,7 +97,7 @@ def span_of(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def ranges_behind(tensor: torch.Tensor) -> list[tuple[int, int]]:
-    """Found as libraries do: from the end of one to the next."""
+    """Finds ranges as libraries do: from the end of each to the next."""
     found = [range_of(tensor.data_ptr())]
     while sum(found[-1]) < tensor.data_ptr() + tensor.nbytes:
         found.append(range_of(sum(found[-1])))
@@ -109,7 +109,7 @@ def set_expandable(value: bool) -> None:
 
 
 @check
-def one_range_follows_the_other_behind_a_tensor() -> Any:
+def consecutive_ranges_cover_a_tensor() -> Any:
     answers = []
     for size in (512, 100 * KIB, 3 * MIB, 41 * MIB):
         tensor = take(size)
@@ -163,7 +163,7 @@ def a_retained_handle_is_exported_and_mapped_elsewhere() -> Any:
     alias = ctypes.c_uint64()
     sizes = ctypes.c_size_t(length), ctypes.c_size_t(0)
     nowhere, none = ctypes.c_uint64(0), ctypes.c_uint64(0)
-    access = (ctypes.c_int * 3)(1, 0, 3)  # of a device, the first one, reading and writing
+    access = (ctypes.c_int * 3)(1, 0, 3)  # location type device, device 0, read and write access
     results += [
         cuda.cuMemAddressReserve(ctypes.byref(alias), *sizes, nowhere, none),
         cuda.cuMemMap(alias, *sizes, ctypes.c_uint64(handle), none),
@@ -180,7 +180,7 @@ def a_retained_handle_is_exported_and_mapped_elsewhere() -> Any:
 
 
 @check
-def a_reference_keeps_memory_that_the_allocator_has_given_back() -> Any:
+def a_reference_keeps_memory_that_the_allocator_has_released() -> Any:
     tensor = take(41 * MIB)
     ranges = ranges_behind(tensor)
     inner = ranges[len(ranges) // 2]
@@ -194,7 +194,7 @@ def a_reference_keeps_memory_that_the_allocator_has_given_back() -> Any:
 
 
 @check
-def a_tensor_is_one_dma_buf_whatever_carries_it() -> Any:
+def a_tensor_is_one_dma_buf_on_any_handles() -> Any:
     answers = []
     for size in (512, 3 * MIB, 41 * MIB):
         begin, end = span_of(take(size))
@@ -203,7 +203,7 @@ def a_tensor_is_one_dma_buf_whatever_carries_it() -> Any:
 
 
 @check
-def ranges_that_make_no_dma_buf() -> Any:
+def ranges_without_a_dma_buf() -> Any:
     tensor = take(4 * MIB)
     begin, end = span_of(tensor)
     last = range_of(end - 1)
@@ -221,7 +221,7 @@ def ranges_that_make_no_dma_buf() -> Any:
 
 
 @check
-def live_memory_keeps_its_handles_while_others_move() -> Any:
+def live_memory_keeps_its_handles_while_other_memory_moves() -> Any:
     kept = [filled(5 * MIB, 7), filled(22 * MIB, 8)]
     before = [[handle_at(base) for base, _ in ranges_behind(tensor)] for tensor in kept]
     churn_under_pressure(24)
@@ -232,7 +232,7 @@ def live_memory_keeps_its_handles_while_others_move() -> Any:
 
 
 def about_plain(tensor: torch.Tensor) -> Any:
-    """Of memory from cuMemAlloc: it has no handle, one range, and a dma-buf for all of that."""
+    """Facts of memory from cuMemAlloc: it has no handle, one range, and a dma-buf for the range."""
     base, size = range_of(tensor.data_ptr())
     length = -(-size // HOST_PAGE) * HOST_PAGE
     legacy = (ctypes.c_char * 64)()
@@ -257,7 +257,7 @@ def plain_memory_while_expandable_segments_are_off() -> Any:
 
 @check
 def each_block_of_a_pool_without_splits_is_one_allocation_that_stays() -> Any:
-    # Under native only plain memory is; here it is so in any case.
+    # Under native this holds only for plain memory; here it holds for all memory.
     set_expandable(FERRO)
     pool = torch.cuda.MemPool(no_split=True)
     sizes = (300 * KIB, 300 * KIB, 3 * MIB, 12 * MIB, 41 * MIB)

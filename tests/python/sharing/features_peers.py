@@ -1,4 +1,4 @@
-"""Tensors on several devices that reach for each other's memory."""
+"""Tensors on several devices that access each other's memory."""
 
 import ctypes
 from typing import Any
@@ -40,7 +40,7 @@ def direct_copy(to: torch.Tensor, source: torch.Tensor) -> int:
 
 
 @check
-def memory_is_its_devices_own_at_first() -> Any:
+def peers_have_no_access_at_first() -> Any:
     if COUNT < 2:
         return True
     source, to = filled(64 * KIB, 3, 0), filled(64 * KIB, 0, 1)
@@ -76,8 +76,8 @@ def copies_into_a_part() -> Any:
 
 
 @check
-def peers_reach_new_memory_directly() -> Any:
-    """After the first copies, which enabled the peers."""
+def peers_access_new_memory_directly() -> Any:
+    """This follows the first copies, which enabled peer access."""
     seen = []
     for a, b in PAIRS:
         source, to = filled(30 * MIB, 7, a), filled(30 * MIB, 0, b)
@@ -87,7 +87,7 @@ def peers_reach_new_memory_directly() -> Any:
 
 
 @check
-def peers_reach_memory_that_came_back() -> Any:
+def peers_access_reused_memory() -> Any:
     torch.cuda.empty_cache()
     source, to = filled(10 * MIB, 8, COUNT - 1), filled(10 * MIB, 0, 0)
     torch.cuda.synchronize(COUNT - 1)
@@ -108,7 +108,7 @@ def a_stream_of_one_device_waits_for_another() -> Any:
 
 
 @check
-def statistics_are_each_devices_own() -> Any:
+def each_device_has_separate_statistics() -> Any:
     held = [filled(2 * MIB, 0, device) for device in range(COUNT)]
     with_one = [torch.cuda.memory_allocated(device) for device in range(COUNT)]
     moved = held[0].to(f"cuda:{COUNT - 1}")
@@ -118,8 +118,8 @@ def statistics_are_each_devices_own() -> Any:
 
 
 @check
-def a_silent_capture_of_a_peer_survives() -> Any:
-    """Requests on other devices look at the streams of its memory before they record a point."""
+def an_unannounced_capture_of_a_peer_stays_valid() -> Any:
+    """Requests on other devices query the streams of their memory before they record a point."""
     stream = torch.cuda.Stream(COUNT - 1)
     with torch.cuda.stream(stream):
         known = torch.empty(MIB, dtype=torch.uint8, device=f"cuda:{COUNT - 1}")

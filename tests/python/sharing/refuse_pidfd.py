@@ -1,4 +1,4 @@
-"""Makes pidfd_getfd fail with EPERM in this process from now on, as a container or Yama does."""
+"""Makes pidfd_getfd fail with EPERM in this process, as a container or Yama does."""
 
 import ctypes
 import os

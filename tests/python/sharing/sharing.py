@@ -1,6 +1,6 @@
 """CUDA tensors shared between two processes. Arguments: the allocators of this process and of the
-other one, and a JSON object: the settings of the simulated GPU (null: a real one), and whether the
-other process may take descriptors by pidfd_getfd.
+other one, and a JSON object with the settings of the simulated GPU (null: a real one) and whether
+the other process may take descriptors by pidfd_getfd.
 """
 
 import gc
@@ -38,7 +38,7 @@ import torch
 import torch.multiprocessing
 from sharing_peer import OtherProcess, filled, is_filled, open_descriptors, refill
 
-# Lower than the hard limit, as by default: the simulated driver's own descriptors do not count.
+# Lower than the hard limit, as by default, so the simulated driver's descriptors do not count.
 _, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, _hard), _hard))
 _other = OtherProcess()
@@ -57,7 +57,7 @@ def a_tensor_reaches_the_other_process() -> Any:
 
 
 @check
-def what_the_other_process_writes_is_seen_here() -> Any:
+def writes_of_the_other_process_are_visible() -> Any:
     tensor = filled(64 * KIB, 1)
     return [ask("refill", tensor, 100), is_filled(tensor, 100)]
 
@@ -80,7 +80,7 @@ def small_tensors_of_one_page() -> Any:
 
 
 @check
-def shared_twice_it_is_one_mapping() -> Any:
+def a_tensor_shared_twice_is_one_mapping() -> Any:
     tensor = filled(4 * MIB, 3)
     addresses = {ask("hold", name, tensor) for name in ("first", "second")}
     dropped = [ask("drop", "first"), ask("check_held", "second", 3), ask("drop", "second")]
@@ -98,7 +98,7 @@ def a_tensor_of_the_other_process() -> Any:
 
 
 @check
-def the_consumer_lets_go_first() -> Any:
+def the_consumer_releases_first() -> Any:
     tensor = filled(4 * MIB, 2)
     ask("hold", "held", tensor)
     ask("drop", "held")
@@ -107,13 +107,13 @@ def the_consumer_lets_go_first() -> Any:
 
 
 @check
-def the_producer_lets_go_first() -> Any:
+def the_producer_releases_first() -> Any:
     tensor = filled(4 * MIB, 12)
     ask("hold", "held", tensor)
     live = torch.cuda.memory_allocated()
     del tensor
     collect()
-    # Limbo: the memory stays allocated as long as the other process has it.
+    # The memory stays allocated as long as the other process has it open.
     kept = torch.cuda.memory_allocated() == live
     others = [filled(4 * MIB, 90 + i) for i in range(4)]
     seen = ask("check_held", "held", 12)
@@ -130,7 +130,8 @@ def a_big_tensor() -> Any:
     before, peer_before = open_descriptors(), ask("descriptors")
     seen = ask("check", tensor, 7)
     there = ask("refill", tensor, 8)
-    # Here one for each handle, and there none. Other parts of a process open some too.
+    # This process opens one for each handle, and the other none. Other parts of a process open some
+    # too.
     taken = open_descriptors() - before <= 64 and ask("descriptors") - peer_before <= 2
     return [seen, there, is_filled(tensor, 8), taken]
 
@@ -142,7 +143,7 @@ def a_thread_writes_a_tensor_while_another_shares_it() -> Any:
     hosts = words(5, 40 * MIB).pin_memory().split(2 * KIB)
 
     def write(pieces: Any, started: threading.Event) -> None:
-        """Each byte once: what is lost is not written again."""
+        """Writes each byte once: a lost byte is not written again."""
         with torch.cuda.stream(stream):
             started.set()
             torch._foreach_copy_(pieces, hosts, non_blocking=True)
@@ -227,7 +228,7 @@ def handles_from_the_future_are_refused() -> Any:
 
 
 @check
-def the_kernel_is_as_the_test_wants_it() -> Any:
+def the_kernel_has_the_settings_of_the_test() -> Any:
     return ask("takes_descriptors_of", os.getpid()) != _options["refuse_pidfd"]
 
 
@@ -237,7 +238,7 @@ def nothing_stays_mapped() -> Any:
     held = ask("reserved")
     if _options["sim"] is None:
         return True
-    # One page for the peer's own word.
+    # One page is for the peer's own word.
     return ask("mapped") * 2 * MIB <= max(held, 2 * MIB) + 2 * MIB
 
 

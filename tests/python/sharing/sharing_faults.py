@@ -1,4 +1,4 @@
-"""What a program is told when memory cannot be shared, and that the memory is unharmed."""
+"""The errors when memory cannot be shared, and checks that the memory is unharmed."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def is_intact(tensor: torch.Tensor, tag: int) -> bool:
 
 
 def without_descriptors() -> tuple[str, str]:
-    """The first time, when the process has no socket yet."""
+    """Shares for the first time, when the process has no socket yet."""
     tensor = filled(SIZE, 4)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     following = os.dup(0)
@@ -94,10 +94,10 @@ def open_changed(change: Any) -> tuple[str, str]:
     return error
 
 
-results["a process that is gone"] = open_changed(
+results["a process that has ended"] = open_changed(
     lambda handle: handle[:2] + (4_000_000).to_bytes(4, "little") + handle[6:]
 )
-results["a type nobody knows"] = open_changed(lambda handle: handle[:1] + b"x" + handle[2:])
+results["an unknown type"] = open_changed(lambda handle: handle[:1] + b"x" + handle[2:])
 results["half a handle"] = open_changed(lambda handle: handle[:20])
 
 
@@ -109,15 +109,16 @@ def given_back() -> tuple[str, str]:
     torch.cuda.ipc_collect()
     torch.cuda.empty_cache()
     device, handle, size, offset, counter, counter_offset, event, _ = shared
-    # Its number may be another descriptor's by now.
+    # Its number may already be another descriptor's.
     handle = handle[:26] + b"\xff" * 4 + handle[30:]
     arguments = (device, handle, size, offset, counter, counter_offset)
     return error_of(lambda: torch.UntypedStorage._new_shared_cuda(*arguments, event, False))
 
 
-results["memory given back"] = given_back()
+results["released memory"] = given_back()
 
-# The other device has created nothing yet. It refuses descriptors, with and without network cards.
+# The other device has created no memory yet. It refuses descriptors, with and without network
+# cards.
 for call in (1, 2):
     sim.fault("cuMemCreate", call=call, result=NOT_SUPPORTED)
 other = torch.empty(4 * MIB, dtype=torch.uint8, device="cuda:1")

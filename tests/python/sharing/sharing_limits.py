@@ -35,13 +35,13 @@ from ferro_alloc import sim
 _other = OtherProcess()
 ask = _other.ask
 PAGES = 64
-"""Handles behind the tensor: more than both processes may open beside what they have open."""
+"""Handles behind the tensor: more than both processes may open in addition."""
 SPARE = 24
 REFUSED = 304
 
 
 def scattered(tag: int) -> torch.Tensor:
-    """A tensor on single pages that were pieces before."""
+    """A tensor on single pages that were freed separately."""
     pieces = [torch.empty(2 * MIB, dtype=torch.uint8, device="cuda") for _ in range(PAGES)]
     del pieces
     tensor = filled(2 * PAGES * MIB, tag)
@@ -58,7 +58,7 @@ def release(*shared: Any) -> None:
 
 
 def descriptors_in(handle: bytes) -> list[int]:
-    """Those that another process takes by their numbers; -1: there is none."""
+    """The descriptors that another process takes by their numbers; -1: none exists."""
     (count,) = struct.unpack_from("<Q", handle, 18)
     return list(struct.unpack_from(f"<{count}i", handle, handle.index(b"ferroip2") - 4 * count))
 
@@ -77,7 +77,7 @@ def a_tensor_on_more_handles_than_descriptors_is_shared_and_read() -> bool:
     before, peer_before = open_descriptors(), ask("descriptors")
     seen = [ask("hold", "many", tensor) != 0, ask("check_held", "many", 1)]
     seen += [ask("refill", tensor, 9), is_filled(tensor, 9)]
-    # PyTorch's own queue and counters need some.
+    # PyTorch's queue and counters need some descriptors.
     seen += [open_descriptors() - before < 8, ask("descriptors") - peer_before < 8]
     ask("drop", "many")
     del tensor
@@ -88,7 +88,7 @@ def a_tensor_on_more_handles_than_descriptors_is_shared_and_read() -> bool:
 
 
 @check
-def its_handle_stays_the_same_and_costs_no_call_of_the_driver() -> bool:
+def its_handle_stays_the_same_and_makes_no_driver_call() -> bool:
     tensor = scattered(2)
     first = tensor.untyped_storage()._share_cuda_()
     before = exported()
@@ -101,7 +101,7 @@ def its_handle_stays_the_same_and_costs_no_call_of_the_driver() -> bool:
 
 
 @check
-def opened_twice_it_is_one_mapping() -> bool:
+def a_tensor_opened_twice_is_one_mapping() -> bool:
     tensor = scattered(3)
     ask("hold", "first", tensor)
     before = exported()
@@ -146,7 +146,7 @@ def a_driver_that_makes_no_descriptor_is_named() -> bool:
 
 
 @check
-def memory_that_was_given_back_is_not_exported() -> bool:
+def released_memory_is_not_exported() -> bool:
     tensor = scattered(6)
     shared = tensor.untyped_storage()._share_cuda_()
     del tensor
@@ -156,7 +156,7 @@ def memory_that_was_given_back_is_not_exported() -> bool:
 
 
 @check
-def a_receiver_without_room_for_one_says_so() -> bool:
+def a_receiver_without_a_free_descriptor_reports_it() -> bool:
     tensor = scattered(7)
     shared = tensor.untyped_storage()._share_cuda_()
     kind, text = ask("error_of_opening_without_room", shared)

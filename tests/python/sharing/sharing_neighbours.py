@@ -1,6 +1,7 @@
-"""Sharing beside processes that mean harm, are stopped or have ended. Every check returns True.
+"""Sharing beside processes that are malicious, stopped or ended. Every check returns True.
 
-The other process cannot take descriptors by itself, so it asks the socket of this one.
+The other process cannot take descriptors by itself, so it requests them from the socket of this
+one.
 """
 
 import contextlib
@@ -36,7 +37,7 @@ ask = _other.ask
 
 
 class Server(NamedTuple):
-    """What a handle says of the process that hands out its descriptors."""
+    """The fields of a handle that describe the process which hands out its descriptors."""
 
     request_key: bytes
     answer_key: bytes
@@ -73,7 +74,7 @@ def request(key: bytes, *ids: int) -> bytes:
 
 
 def is_served(tag: int) -> bool:
-    """Does the other process get memory that it has not open?"""
+    """Whether the other process can open new memory."""
     return bool(ask("check", filled(4 * MIB, tag), tag))
 
 
@@ -83,7 +84,7 @@ SERVER = Server.of(_handle)
 
 
 @check
-def who_has_the_key_is_answered() -> bool:
+def a_process_with_the_key_is_answered() -> bool:
     answer = reply_to(SERVER, request(SERVER.request_key, 1))
     return answer[:16] == SERVER.answer_key and is_served(2)
 
@@ -103,16 +104,17 @@ for key in (bytes(16), {SERVER.answer_key!r}, {SERVER.request_key[:15] + b"!"!r}
 
 
 @check
-def what_is_no_request_gets_nothing() -> bool:
+def an_invalid_request_gets_nothing() -> bool:
     whole = request(SERVER.request_key, 1)
-    # The ids alone, garbage, parts of a request, one with half an id, and more than it may hold.
+    # Only the ids, garbage, parts of a request, a request with half an id, and one with too many
+    # ids.
     messages = [struct.pack("<Q", 1), os.urandom(300), whole[:12], whole[:-8], whole + b"1234"]
     messages.append(request(SERVER.request_key, *range(1, 300)))
     return not any(reply_to(SERVER, message) for message in messages) and is_served(4)
 
 
 @check
-def half_closed_connections_keep_nobody_waiting() -> bool:
+def half_closed_connections_delay_no_other_process() -> bool:
     with connect(SERVER) as silent, connect(SERVER) as deaf:
         silent.shutdown(socket.SHUT_WR)
         deaf.shutdown(socket.SHUT_RD)
@@ -122,7 +124,7 @@ def half_closed_connections_keep_nobody_waiting() -> bool:
 
 
 @check
-def stopped_processes_keep_nobody_waiting() -> bool:
+def stopped_processes_delay_no_other_process() -> bool:
     program = """
 import os, signal, socket
 connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -144,7 +146,7 @@ os.kill(os.getpid(), signal.SIGSTOP)
 
 @check
 def a_thousand_connections() -> bool:
-    # A quarter of it is for connections.
+    # A quarter of the limit is for connections.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (4096, most))
     connections = [connect(SERVER) for _ in range(1000)]
@@ -159,7 +161,7 @@ def a_thousand_connections() -> bool:
 def sockets_of(process: int) -> set[str]:
     links = set()
     for link in Path(f"/proc/{process}/fd").iterdir():
-        # The one for reading the folder is gone by now.
+        # The descriptor that read the folder is closed by now.
         with contextlib.suppress(FileNotFoundError):
             links.add(str(link.readlink()))
     return links
@@ -187,12 +189,12 @@ def a_child_of_fork_does_not_listen() -> bool:
 
 
 @check
-def a_process_out_of_descriptors_is_said_to_be() -> bool:
+def a_process_out_of_descriptors_is_reported() -> bool:
     shared = filled(4 * MIB, 10)
     shared.untyped_storage()._share_cuda_()
     low, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with connect(SERVER) as connection:
-        # It is accepted by the time that another one is answered.
+        # The connection is accepted by the time that another one is answered.
         is_served(11)
         spare = os.dup(0)
         os.close(spare)
@@ -208,7 +210,7 @@ def a_process_out_of_descriptors_is_said_to_be() -> bool:
 
 @check
 def a_stopped_sender_keeps_its_receiver_waiting_for_ten_seconds() -> bool:
-    """And nobody else: neither the receiver's other threads nor those that open something else."""
+    """It delays no other thread of the receiver, and no thread that opens other memory."""
     device, handle, *rest = filled(4 * MIB, 13).untyped_storage()._share_cuda_()
     pids = os.getpid(), _other.process.pid
     program = (
@@ -228,7 +230,7 @@ def a_stopped_sender_keeps_its_receiver_waiting_for_ten_seconds() -> bool:
 
 
 @check
-def a_sender_that_has_ended_is_said_to_have_ended() -> bool:
+def a_sender_that_has_ended_is_reported() -> bool:
     device, handle, size, offset, counter, counter_offset, event, _ = ask("share", "last", MIB, 9)
     changed = handle[:26] + b"\xff" * 4 + handle[30:]
 

@@ -1,8 +1,8 @@
-"""The other process of sharing.py: does what it is told with the tensors that it is sent.
+"""The other process of sharing.py: carries out commands with the tensors that it receives.
 
 The JSON in SHARING_PEER describes it. Started by spawn, it sets up its own simulated GPU and
 allocator when this module is imported. With "fork" it has those of the process that starts it,
-which has not used CUDA yet, and need not import torch.
+which has not used CUDA yet, and does not import torch again.
 """
 
 import gc
@@ -44,13 +44,14 @@ HELD: dict[str, Any] = {}
 
 
 def open_descriptors() -> int:
-    """Those that count: the simulated driver's own lie beyond the soft limit, if that is lower."""
+    """The number of descriptors, without those of the simulated driver, which lie beyond a lower
+    soft limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sum(int(entry.name) < soft for entry in Path("/proc/self/fd").iterdir())
 
 
 def limit_descriptors(spare: int) -> None:
-    """From now on this process may open so many more."""
+    """Limits this process to `spare` more descriptors."""
     opened = [os.dup(0) for _ in range(spare)]
     for each in opened:
         os.close(each)
@@ -67,7 +68,7 @@ def error_of_opening(shared: Any) -> tuple[str, str]:
 
 
 def filled(size: int, tag: int, device: str = "cuda") -> torch.Tensor:
-    """Words `tag`, `tag + 1`, ... moved by a copy, which the simulated GPU carries out."""
+    """Words `tag`, `tag + 1`, ... written by a copy, which the simulated GPU carries out."""
     host = torch.arange(tag, tag + size // 4, dtype=torch.int32)
     return host.pin_memory().to(device, non_blocking=True)
 
@@ -115,14 +116,14 @@ class Commands:
 
     @staticmethod
     def share(name: str, size: int, tag: int) -> Any:
-        """What another process needs to open a tensor that is held here."""
+        """The arguments with which another process opens a tensor that is held here."""
         HELD[name] = filled(size, tag)
         torch.cuda.synchronize()
         return HELD[name].untyped_storage()._share_cuda_()
 
     @staticmethod
     def open_while_its_sender_is_stopped(process: int, shared: Any) -> Any:
-        """Its time, the error, and for how long another thread here was kept from running."""
+        """The time of the call, its error, and the longest pause of another thread here."""
         state = Path(f"/proc/{process}/stat")
         while state.read_text().rpartition(")")[2].split()[0] != "T":
             time.sleep(0.01)
@@ -155,7 +156,7 @@ class Commands:
 
     @staticmethod
     def takes_descriptors_of(process: int) -> bool:
-        """Does the kernel let this process take a descriptor of another one?"""
+        """Whether the kernel lets this process take a descriptor of another one."""
         return refuse_pidfd.take_descriptor(os.pidfd_open(process), 0)
 
     @staticmethod
@@ -171,7 +172,7 @@ class Commands:
 
     @staticmethod
     def error_of_opening_without_room(shared: Any) -> tuple[str, str]:
-        """With room for a connection alone."""
+        """Opens with room for only a connection."""
         before = resource.getrlimit(resource.RLIMIT_NOFILE)
         limit_descriptors(1)
         try:
@@ -181,7 +182,7 @@ class Commands:
 
     @staticmethod
     def mapped() -> int:
-        """Ranges of device memory that this process has mapped, whoever they belong to."""
+        """Ranges of device memory that this process has mapped, of any owner."""
         from ferro_alloc import sim
 
         return int(sim.report()["mappings"])
@@ -196,7 +197,7 @@ def serve(commands: Any, answers: Any) -> None:
         refuse_pidfd.refuse()
     torch.set_num_threads(1)
     torch.zeros(1, device="cuda")
-    # Each command ends with a collection, which need not look at torch again.
+    # Each command ends with a collection, which need not scan the objects of torch again.
     gc.collect()
     gc.freeze()
     answers.put("ready")
@@ -216,7 +217,7 @@ class OtherProcess:
     """The other process, as the one that starts it sees it."""
 
     def __init__(self) -> None:
-        # It has a module of its own; without a file, the starter's is not run there again.
+        # It uses its own module; without a file, the main module of the starter is not run again.
         sys.modules["__main__"].__dict__.pop("__file__")
         context = multiprocessing.get_context("fork" if _settings.get("fork") else "spawn")
         self._commands, self._answers = context.Queue(), context.Queue()
@@ -231,7 +232,7 @@ class OtherProcess:
         return self._answer()
 
     def _answer(self) -> Any:
-        """For as long as it lives; who runs this program sees whether anything moves."""
+        """Waits as long as the process lives; the caller of this program detects a hang."""
         while True:
             try:
                 return self._answers.get(timeout=1)

@@ -1,6 +1,6 @@
-"""CUDA tensors shared with other processes and other devices, as native does it.
+"""CUDA tensors shared with other processes and other devices, compared with native.
 
-Two processes, each with its own simulated GPU, share memory for real; either may run ferro_alloc or
+Two processes, each with its own simulated GPU, share real memory; either may run ferro_alloc or
 PyTorch's own allocator, with or without expandable segments.
 """
 
@@ -24,13 +24,13 @@ PAIRS = [
     ("segments", "segments", "adversarial", False),
 ]
 BRIEF = PAIRS[:2]
-"""Each other pair takes a program of its own."""
+"""Each other pair needs a separate run of the program."""
 
 
 @cache
 def shared(producer: str, consumer: str, mode: str, refuse_pidfd: bool) -> Result:
     sim: dict[str, Any] = {"memory": "2GiB", "mode": mode, "seed": 11}
-    # A new interpreter takes longer. One pair of each start is brief.
+    # A new interpreter takes longer. The brief set has one pair for each start method.
     fork = producer == consumer and not refuse_pidfd
     options = json.dumps({"sim": sim, "refuse_pidfd": refuse_pidfd, "fork": fork})
     allocator = "native" if producer == "expandable" else producer
@@ -78,7 +78,7 @@ def exports(allocator: str) -> Result:
 
 
 @pytest.mark.parametrize("name", checks_of("features_exports.py"))
-def test_what_libraries_ask_the_driver_as_under_native(name: str) -> None:
+def test_driver_queries_of_libraries_as_under_native(name: str) -> None:
     assert_as_native(exports("ferro")[name], exports("native")[name])
 
 
@@ -90,8 +90,8 @@ def refusals() -> Result:
 @pytest.mark.parametrize(
     "function", ["cuCtxRecordEvent", "cuMemcpyDtoDAsync", "cuMemCreate", "cuMemMap", "cuMemUnmap"]
 )
-def test_a_driver_that_has_no_room_does_not_matter(function: str) -> None:
-    """Nothing is copied, created, mapped or waited for."""
+def test_a_driver_without_memory_does_not_matter(function: str) -> None:
+    """Sharing does not copy, create, map or wait."""
     kind, _, intact, again = refusals()[function]
     assert (kind, intact, again) == ("", True, True)
 
@@ -115,10 +115,10 @@ def test_a_device_that_exports_nothing() -> None:
 
 def test_handles_that_cannot_be_opened() -> None:
     for name, reason in {
-        "a process that is gone": "the process that shared it has ended",
-        "a type nobody knows": "unexpected or illformed shareable handle type",
+        "a process that has ended": "the process that shared it has ended",
+        "an unknown type": "unexpected or illformed shareable handle type",
         "half a handle": "ends too early",
-        "memory given back": "has released it since",
+        "released memory": "has released it since",
     }.items():
         kind, text = refusals()[name]
         assert (kind, reason in text) == ("RuntimeError", True), (name, text)

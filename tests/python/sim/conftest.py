@@ -18,9 +18,10 @@ Simulate = Callable[..., tuple[Completed, Result]]
 
 @pytest.fixture
 def simulate(tmp_path: Path) -> Simulate:
-    """Runs a program under options of the command: what came out, and the result for machines.
+    """Runs a program with options of the command; returns the completed process and the JSON
+    result.
 
-    Torch is loaded before. The children of `--compare` start as those of a user do.
+    Torch is loaded beforehand. The children of `--compare` start as they do for a user.
     """
 
     def run(

@@ -1,4 +1,4 @@
-"""Programs that a user might ask about, as text: `python -m ferro_alloc simulate` runs each."""
+"""Programs as a user might have, as text: `python -m ferro_alloc simulate` runs each."""
 
 TRAIN = """\
 import sys
@@ -17,7 +17,7 @@ stats = torch.cuda.memory_stats()
 print(stats["allocated_bytes.all.peak"], stats["reserved_bytes.all.peak"])
 """
 
-# The peak is in the first half; what the program itself sees afterwards is small.
+# The peak is in the first half; the peak that the program itself reads afterwards is small.
 RESETS = """\
 import torch
 
@@ -88,7 +88,7 @@ import torch
 x = torch.empty(int(os.environ["BATCH_SIZE"]), 100 << 20, dtype=torch.uint8, device="cuda")
 """
 
-# With a stand-in for the cache of transformers, whose methods have the same names.
+# A stand-in for the cache of transformers has methods with the same names.
 GENERATES = """\
 import torch
 from transformers.cache_utils import Cache
@@ -126,7 +126,7 @@ with torch.cuda.graph(graph):
     result = torch.zeros(64 << 20, device="cuda")
 """
 
-# What the record must not disturb: snapshots, checkpoints with hooks, transforms, a failing exit.
+# The recording must not disturb snapshots, checkpoints with hooks, transforms, or a failing exit.
 MANY_PARTS = """\
 import sys
 import torch

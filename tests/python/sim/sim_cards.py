@@ -1,4 +1,4 @@
-"""What fails first where torch brings no binary for a card: CUB and whatever is made of it."""
+"""Calls CUB and operators built on it, which fail first where torch has no binary for a card."""
 
 import json
 

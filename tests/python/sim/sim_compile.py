@@ -1,6 +1,6 @@
 """torch.compile with CUDA graph trees: forward and backward, two shapes, a branch.
 
-Under ferro_alloc if the first argument names it, else under PyTorch's own allocator.
+Runs under ferro_alloc if the first argument names it, otherwise under PyTorch's own allocator.
 """
 
 import json
@@ -9,7 +9,7 @@ import sys
 
 import ferro_alloc
 
-# Without it cuBLAS may choose another algorithm from run to run.
+# Without this setting cuBLAS may choose another algorithm in each run.
 os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
 if sys.argv[1] == "ferro_alloc":
     ferro_alloc.install()
@@ -22,7 +22,7 @@ import torch._inductor.config
 from ferro_alloc import sim
 
 torch._inductor.config.force_disable_caches = True
-# Inductor's own processes have no GPU.
+# Inductor's worker processes have no GPU.
 torch._inductor.config.compile_threads = 1
 width = 256
 model = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)).cuda()
@@ -38,7 +38,7 @@ with torch.no_grad():
         torch.compiler.cudagraph_mark_step_begin()
         result = compiled(torch.zeros(1024, width, device="cuda"))
         if step % 2:
-            # Recorded once more, behind itself.
+            # The graph is recorded once more, as its own successor.
             result = compiled(result)
 torch.cuda.synchronize()
 replayed = sim.counters()["cuGraphLaunch"].calls - launches

@@ -1,4 +1,4 @@
-"""Calls, once each, the parts of torch that programs use on a GPU. Prints what was reached."""
+"""Calls each part of torch that programs use on a GPU once. Prints the parts that succeeded."""
 
 import gc
 import json
@@ -163,7 +163,7 @@ def snapshot():
 
 @check
 def memory_statistics():
-    gc.collect()  # what the checks before left in cycles
+    gc.collect()  # frees the cycles that earlier checks left
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
     reserved = torch.cuda.memory_reserved()

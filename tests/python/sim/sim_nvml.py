@@ -1,4 +1,4 @@
-"""What the simulated NVML answers, by its C interface. Prints it as JSON."""
+"""Prints the results of the simulated NVML as JSON, read by its C interface."""
 
 import ctypes
 import json

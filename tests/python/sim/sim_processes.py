@@ -1,6 +1,6 @@
-"""A program and its child on one simulated card. Prints what each sees of it as JSON.
+"""A program and its child on one simulated card. Prints the free memory that each sees as JSON.
 
-The checkout is not installed, so the child asks for the machine that it would inherit.
+The checkout is not installed, so the child requests the machine that it would inherit.
 """
 
 import json
@@ -49,7 +49,7 @@ from_nvml = sim_nvml.holders(0)
 whose = {os.getpid(): "parent", child.pid: "child"}
 child.kill()
 child.wait()
-left["when it is gone"] = free()
+left["after it ended"] = free()
 json.dump(
     {
         "free": left,

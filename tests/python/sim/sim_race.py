@@ -1,7 +1,7 @@
 """Moves known bytes through two streams, with one synchronisation left out on request.
 
-Argument: the mistake, one of none, wait, record_stream. Prints how
-many of the rounds delivered wrong bytes.
+Argument: the mistake, one of none, wait, record_stream. Prints the number of rounds with wrong
+bytes.
 """
 
 import json
@@ -28,7 +28,7 @@ for source, result in zip(sources, results, strict=True):
     if mistake != "record_stream":
         x.record_stream(side)
     del x
-    # Takes the block that `x` had, if the allocator holds it for free.
+    # Gets the block of `x`, if the allocator considers it free.
     y = torch.empty(WORDS, dtype=torch.int32, device="cuda")
     y.copy_(noise, non_blocking=True)
     del y

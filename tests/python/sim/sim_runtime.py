@@ -1,4 +1,5 @@
-"""The runtime's own state, called as C: the last error, user objects of graphs, entry points."""
+"""The runtime's state, through its C interface: last error, user objects of graphs, entry
+points."""
 
 import ctypes
 
@@ -66,7 +67,7 @@ def entry_points():
 
 
 def fatal_errors_stay():
-    """Last: this thread never forgets the error."""
+    """This check must be the last one, as this thread keeps the error."""
     sim.fault("cuCtxSynchronize", after=0, result=ILLEGAL_ADDRESS)
     assert call("cudaDeviceSynchronize") == ILLEGAL_ADDRESS
     assert call("cudaGetLastError") == ILLEGAL_ADDRESS

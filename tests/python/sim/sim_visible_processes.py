@@ -1,5 +1,5 @@
-"""A program that sees the cards 2 and 1, and its child that sees card 1 and 0: what each sees of
-the memory and of the other's tensors. Prints JSON."""
+"""A program sees the cards 2 and 1, and its child the cards 1 and 0. Prints what each sees of the
+memory and of the other's tensors, as JSON."""
 
 import ctypes
 import json
@@ -41,7 +41,7 @@ def free():
 
 
 def holders_of(card):
-    """The MiB of each process; empty where none holds any."""
+    """The MiB of each process; empty if no process holds memory."""
     nvml, count = sim_nvml.load(), ctypes.c_uint(0)
     handle = sim_nvml.device(nvml, "Index_v2", card)
     if nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(count), None) == 0:
@@ -50,7 +50,7 @@ def holders_of(card):
 
 
 def handle_of(device):
-    """Of memory that cudaMalloc gave, in hexadecimal digits."""
+    """The handle of memory from cudaMalloc, in hexadecimal digits."""
     driver, address = ctypes.CDLL("libcuda.so.1"), ctypes.c_uint64()
     handle = (ctypes.c_char * 64)()
     with torch.cuda.device(device):

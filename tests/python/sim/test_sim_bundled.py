@@ -1,4 +1,4 @@
-"""A wheel's module that asks for the copy of libcudart which the wheel brings along."""
+"""A module of a wheel loads the copy of libcudart that the wheel contains."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_copy_in_a_wheel_is_the_simulated_gpus(
     command = ["gcc", "-shared", "-fPIC", "-o", module, source, "-Wl,--no-as-needed", built]
     allowed = "-Wl,--allow-shlib-undefined,--unresolved-symbols=ignore-all"
     subprocess.run([*command, allowed, f"-Wl,-rpath,{libs}"], check=True)
-    # Whoever loads it fails: it is no library.
+    # The file is not a library, so loading it would fail.
     (libs / NAME).write_bytes(b"a copy")
     done = run_simulated(PROGRAM, str(module), env={"PYTHONPATH": str(tmp_path)}, count=3)
     found = json.loads(done.stdout.splitlines()[-1])

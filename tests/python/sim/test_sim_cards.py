@@ -1,4 +1,4 @@
-"""The table of cards, sizes as people write them, and the places of a value that is varied."""
+"""The table of cards, spellings of sizes, and the places of a varied value."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ for key in sys.argv[1:]:
         ("rtx 6000 ada", "rtx-6000-ada"),
     ],
 )
-def test_cards_are_found_as_people_write_them(name: str, key: str) -> None:
+def test_cards_are_found_by_common_spellings(name: str, key: str) -> None:
     assert find_card(name).key == key
 
 
-def test_every_card_is_found_by_its_key_and_no_two_are_one() -> None:
+def test_every_card_is_found_by_its_key_and_keys_are_unique() -> None:
     assert len(CARDS) >= 30
     assert [find_card(card.key) for card in CARDS] == list(CARDS)
 
@@ -96,7 +96,7 @@ def test_the_simulated_gpu_is_the_card_of_the_table(run_program: RunProgram) -> 
         ]
         for card in CARDS
     ]
-    # The driver gives memory in pages.
+    # The driver allocates memory in pages.
     for (*facts, context), (*wanted, of_table) in zip(found, expected, strict=True):
         assert facts == wanted
         assert 0 <= context - of_table < 4 << 20

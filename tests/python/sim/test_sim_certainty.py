@@ -1,4 +1,4 @@
-"""How sure a verdict is: sizes, branches and ends that depended on uncomputed values."""
+"""The certainty of a verdict: sizes, branches and ends that depended on uncomputed values."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_an_error_without_such_values_is_the_programs(simulate: Simulate) -> Non
     assert "it ended with status 1" in done.stderr
 
 
-def test_a_run_without_values_knows_of_none(simulate: Simulate) -> None:
+def test_a_run_without_values_records_no_reads(simulate: Simulate) -> None:
     done, result = simulate(MASKS, "--no-values")
     assert done.returncode == 13
     assert (result["verdict"], result["values"]) == ("fits as far as known", False)
@@ -190,7 +190,7 @@ def run_of(verdict: str, *, learned: str = "float", most: Result | None = None) 
     }
 
 
-def test_a_comparison_says_how_sure_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_comparison_reports_its_certainty(monkeypatch: pytest.MonkeyPatch) -> None:
     most = run_of("does not fit", learned="size")
     unsure = run_of("fits as far as known", learned="size", most=most)
     monkeypatch.setattr(_runs.Child, "run", lambda *words, **named: unsure)
@@ -218,7 +218,7 @@ def test_the_largest_value_must_fit_with_all_rows(monkeypatch: pytest.MonkeyPatc
     assert "does not fit with all rows" in text
 
 
-def test_running_out_is_sure_only_with_the_smallest_sizes() -> None:
+def test_running_out_is_certain_only_with_the_smallest_sizes() -> None:
     result = run_of("does not fit", learned="size")
     assert _certainty.lacks_surely(result)
     assert not _certainty.lacks_surely({**result, "rows": "all"})

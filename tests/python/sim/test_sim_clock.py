@@ -1,4 +1,4 @@
-"""The simulated GPU's clock: durations, events that are late, memory that waits for them."""
+"""The simulated GPU's clock: durations, late events, and memory that waits for them."""
 
 from __future__ import annotations
 
@@ -88,20 +88,20 @@ def run(
 
 
 @pytest.mark.parametrize(("gpu", "seconds"), [("h100", 1.39e-3), ("a100", 4.40e-3)])
-def test_a_product_takes_what_the_card_needs(
+def test_a_product_takes_the_time_of_the_card(
     run_simulated: RunSimulated, gpu: str, seconds: float
 ) -> None:
     found = run(run_simulated, TIMES, gpu=gpu)
     assert found["late"]
     assert found["elapsed"] == pytest.approx(seconds, rel=0.01)
     assert found["busy"] == pytest.approx(found["elapsed"], rel=0.01)
-    # The program and the launch, then the wait.
+    # Queueing takes the time of the program and the launch; then comes the wait.
     assert 10e-6 <= found["queued"] < 20e-6
     assert found["elapsed"] <= found["waited"] < found["elapsed"] + 30e-6
 
 
 def test_no_event_is_late_when_the_program_is_slower(run_simulated: RunSimulated) -> None:
-    # The clock passes before a launch, not after it, so the end is asked for with another one.
+    # The clock advances before a launch, not after it, so another launch reads the end.
     assert run(run_simulated, TIMES, program="5")["late"]
     assert not run(run_simulated, TIMES.replace("late =", "out.zero_()\nlate ="), program="5000")[
         "late"

@@ -1,4 +1,4 @@
-"""The simulated GPU as users start it: the command, `activate()` and its refusals."""
+"""The ways to start the simulated GPU: the command, and `activate()` with its errors."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_command_runs_a_script_and_reports_its_peaks(
     assert done.returncode == 3, done.stderr
     assert done.stdout.splitlines() == ["__main__ ['--epochs', '1'] NVIDIA H100 80GB HBM3"]
     assert "peak reserved by PyTorch              1.00 GiB" in done.stderr
-    # 4 GiB, less 0.75 for context and libraries.
+    # 4 GiB minus 0.75 for context and libraries.
     assert "FITS as far as it ran, with 2.25 GiB to spare (56 %)" in done.stderr
     assert "nothing was missed" in done.stderr
 

@@ -1,4 +1,4 @@
-"""`simulate` on programs that are ended, that have limits of their own, and what it counts."""
+"""`simulate` on programs that are stopped or set their own limits, and its counts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ while True:
 """
 
 
-def test_a_time_limit_reports_what_was_seen(simulate: Simulate) -> None:
+def test_a_time_limit_gives_a_partial_report(simulate: Simulate) -> None:
     done, result = simulate(WAITS, "--time-limit", "1")
     assert done.returncode == 124, done.stderr
     assert (result["verdict"], result["partial"]) == ("unknown", "time limit")
@@ -81,7 +81,7 @@ def test_forked_processes_end_by_their_signals(simulate: Simulate) -> None:
     [(signal.SIGTERM, 143, "terminated"), (signal.SIGINT, 130, "interrupted")],
 )
 @pytest.mark.parametrize("compares", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_an_interrupted_run_reports_what_was_seen(
+def test_an_interrupted_run_gives_a_partial_report(
     tmp_path: Path, number: signal.Signals, status: int, reason: str, compares: bool
 ) -> None:
     script, found = tmp_path / "train.py", tmp_path / "result.json"

@@ -1,4 +1,4 @@
-"""Will it fit? The command as a user runs it: verdicts, peaks, kinds, lines, and what would fit."""
+"""The command as a user runs it: verdicts, peaks, kinds, lines, and what would fit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_training_fits_with_the_allocators_own_peaks(simulate: Simulate, allocat
     allocated, reserved = map(int, done.stdout.split())
     assert (device["peak_allocated_bytes"], device["peak_reserved_bytes"]) == (allocated, reserved)
     assert (result["verdict"], result["allocator"]) == ("fits", allocator)
-    # The card's memory is all there is: context and libraries, what is reserved, and the rest.
+    # The card's memory is the sum of context and libraries, the reserved memory, and the rest.
     capacity = result["card"]["memory_bytes"]
     assert capacity == find_card("h100").memory
     assert 0 <= device["peak_in_use_bytes"] - H100_TAKES - reserved < 4 * MIB
@@ -50,9 +50,7 @@ def test_training_fits_with_the_allocators_own_peaks(simulate: Simulate, allocat
 
 
 @pytest.mark.parametrize("allocator", ALLOCATORS)
-def test_peaks_are_those_of_the_whole_run_whatever_is_reset(
-    simulate: Simulate, allocator: str
-) -> None:
+def test_resets_do_not_change_the_peaks_of_the_run(simulate: Simulate, allocator: str) -> None:
     done, result = simulate(programs.RESETS, "--gpu", "rtx4090", "--allocator", allocator)
     assert done.returncode == 0, done.stderr
     allocated, reserved = map(int, done.stdout.split())
@@ -87,7 +85,7 @@ def test_an_out_of_memory_run_has_a_cause_and_no_margin(simulate: Simulate) -> N
     assert failure["requested_bytes"] == output
     assert failure["device_free_bytes"] < output
     assert (Path(failure["file"]).name, failure["line"]) == ("train.py", 6)
-    # An input to each layer so far, which autograd keeps; the last output is whoever's.
+    # Autograd keeps an input to each layer so far; the last output may have any kind.
     assert failure["kinds"]["activations"] % output == 0
     assert failure["kinds"]["activations"] >= 12 * output
     assert failure["kinds"]["parameters"] == 64 * (2048 * 2048 + 2048) * 4
@@ -107,7 +105,7 @@ def test_a_program_that_catches_it_is_reported_to_continue(simulate: Simulate) -
     assert "caught it (2 x) and went on" in done.stderr
 
 
-def test_what_the_program_does_is_not_disturbed_and_its_status_kept(simulate: Simulate) -> None:
+def test_the_program_is_not_disturbed_and_its_status_is_kept(simulate: Simulate) -> None:
     done, result = simulate(programs.MANY_PARTS)
     assert done.returncode == 5, done.stderr
     assert (result["verdict"], result["program_status"]) == ("unknown", 5)
@@ -124,7 +122,7 @@ def test_a_kv_cache_is_known_by_the_librarys_own_objects(
     (package / "cache_utils.py").write_text(programs.CACHE_UTILS)
     _, result = simulate(programs.GENERATES)
     one = 4 * 64 * 1024 * 128 * 4
-    # Keys and values of eight steps; while the last values are made, those of seven stay.
+    # Keys and values of eight steps; while the last values are computed, those of seven steps stay.
     assert gib_of(result, "kv_cache") * GIB >= (8 + 8) * one
     assert gib_of(result, "other") * GIB <= one
 

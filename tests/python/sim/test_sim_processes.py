@@ -1,4 +1,4 @@
-"""Processes that a program starts have its simulated GPUs and their memory; NVML sees them."""
+"""Processes that a program starts share its simulated GPUs and their memory; NVML lists them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def test_children_share_the_memory_of_a_card(run_simulated: RunSimulated) -> Non
     assert child["refused"]
     assert free["while it lives"] == 424 * MIB
     assert found["peak"] == 600 * MIB
-    # It was killed, so that nothing of it gave back.
-    assert free["when it is gone"] == 724 * MIB
+    # It was killed, so it released nothing itself.
+    assert free["after it ended"] == 724 * MIB
     assert found["holders"] == {"parent": 300 * MIB, "child": 300 * MIB}
 
 

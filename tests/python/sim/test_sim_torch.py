@@ -74,8 +74,8 @@ LONG = pytest.mark.long
 def test_compiled_models_replay_graphs(allocator: str) -> None:
     result = compiled(allocator)
     assert result["unsupported"] == []
-    # Each of two shapes is warmed up once: then forward and backward come from graphs. So do the
-    # forward passes without gradients, and the ones behind them.
+    # Each of two shapes is warmed up once; then graphs run forward and backward. Graphs also run
+    # the forward passes without gradients, and their successors.
     assert result["graph_launches"] >= 2 * 3 * 2 + 5 + 2
 
 
@@ -125,7 +125,7 @@ print(json.dumps({"files": len(os.listdir(sys.argv[1])), "missed": sim.not_simul
 """
 
 
-def test_equal_runs_miss_equally_much(run_simulated: RunSimulated, tmp_path: Path) -> None:
+def test_equal_runs_report_the_same(run_simulated: RunSimulated, tmp_path: Path) -> None:
     # NVRTC compiles a kernel in the first run, and the others find it on disk.
     kernels = tmp_path / "kernels"
     kernels.mkdir()

@@ -1,4 +1,4 @@
-"""A MemPool whose allocator maps its memory itself and takes it away, beside memory that sleeps.
+"""A MemPool whose allocator maps and unmaps its memory itself, beside memory that sleeps.
 
 Arguments: the allocator in use, and the library (tests/cpp/preload/mapping.cpp). Prints JSON.
 """
@@ -50,7 +50,7 @@ for turn in range(5):
     torch.cuda.synchronize()
     slept = library.mapping_sleep() // MIB
     freed = before - used()
-    # The other program's turn, while ours sleeps too.
+    # The other program runs while our memory sleeps too.
     other = filled(100, turn)
     good = [holds(outside, 1), holds(other, turn)]
     del other

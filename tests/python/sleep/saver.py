@@ -1,4 +1,4 @@
-"""ferro_alloc.memory_saver, case by case. Prints what is seen as JSON.
+"""Checks ferro_alloc.memory_saver case by case. Prints the results as JSON.
 
 Argument: the number of devices.
 """
@@ -103,7 +103,7 @@ def contents_stay_or_are_dropped():
     cache.fill_(1)
     good.append(holds(cache, 1) and holds(outside, 5))
     assert 60 * MIB <= kept < 64 * MIB
-    # Weights, cache, and a page for the small tensors of each.
+    # The sizes are weights, cache, and a page for the small tensors of each.
     return [full - paused, on_device() == full, good, warnings, len(calls)]
 
 
@@ -129,7 +129,7 @@ def tags_pause_alone():
 
 
 @check
-def again_and_again():
+def repeated_pauses():
     with saver.region("a", enable_cpu_backup=True):
         a = filled(20, 1)
     full = on_device()
@@ -205,7 +205,7 @@ def regions_may_be_entered_while_they_are_paused():
 
 
 @check
-def what_a_region_freed_returns_at_its_pause():
+def freed_memory_of_a_region_returns_at_its_pause():
     with saver.region("a", enable_cpu_backup=True):
         kept, freed = filled(20, 1), [filled(20, n) for n in range(4)]
     del freed
@@ -547,7 +547,7 @@ def errors_of_the_program_in_a_region():
 
 
 @check
-def what_the_package_has_and_ours_lacks():
+def unsupported_parts_of_the_package():
     errors, values = [], []
     for use in (
         lambda: saver.region(enable_disk_backup=True).__enter__(),

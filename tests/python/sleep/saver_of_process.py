@@ -1,6 +1,6 @@
-"""TMS_INIT_ENABLE=1: all memory of the process is paused, but that of disable().
+"""With TMS_INIT_ENABLE=1 all memory of the process is paused, except that of disable().
 
-Prints what is seen as JSON. Argument: whether contents are kept (TMS_INIT_ENABLE_CPU_BACKUP).
+Prints the results as JSON. Argument: whether contents are kept (TMS_INIT_ENABLE_CPU_BACKUP).
 """
 
 import json
@@ -78,6 +78,6 @@ saver.pause("kept")
 seen.append([full - on_device(), holds(plain, 1)])
 saver.resume("kept")
 seen.append(holds(kept, 2))
-# The end of a program whose memory is paused.
+# The program ends with paused memory.
 saver.pause()
 print(json.dumps(seen))

@@ -1,4 +1,4 @@
-"""A strict sleep refuses for memory of the allocator before that is in use, not for its cache."""
+"""A strict sleep fails for used memory of the previous allocator, but not for its cache."""
 
 import json
 

@@ -2,8 +2,9 @@
 
     python sleep_seeded.py FIRST_SEED SEEDS STEPS
 
-Streams, threads, tags, MemPools and graphs; every byte is compared when its tensor is freed, after
-each wake and at the end. The last line is JSON: the numbers of sleeps, wakes and compared tensors.
+The programs use streams, threads, tags, MemPools and graphs. Every byte is compared when its tensor
+is freed, after each wake and at the end. The last line is JSON: the numbers of sleeps, wakes and
+compared tensors.
 """
 
 import json
@@ -17,7 +18,7 @@ import ferro_alloc
 from ferro_alloc import _C
 
 TAGS = ("weights", "cache", "")
-SIZES = (1, 300, 5_000, 200_000, 600_000, 1_500_000, 6_000_000)  # of int32
+SIZES = (1, 300, 5_000, 200_000, 600_000, 1_500_000, 6_000_000)  # numbers of int32
 
 counts = {"sleeps": 0, "wakes": 0, "compared": 0, "replays": 0, "refused": 0}
 ferro_alloc.install()
@@ -87,7 +88,7 @@ class Program:
         with ferro_alloc.tag("graph"):
             source = torch.zeros(300_000, dtype=torch.int32, device="cuda")
             graph = torch.cuda.CUDAGraph()
-            # Copies, because the simulated GPU computes nothing in graphs.
+            # The graph copies, because the simulated GPU computes nothing in graphs.
             with torch.cuda.graph(graph):
                 scratch = source.clone()
                 result = scratch.clone()

@@ -1,4 +1,4 @@
-"""Sleep and wake, case by case. Prints what is seen as JSON."""
+"""Checks sleep and wake case by case. Prints the results as JSON."""
 
 import json
 import sys
@@ -35,7 +35,7 @@ def held():
 
 
 def added():
-    """Since the check began: libraries keep some memory."""
+    """The change since the check began, because libraries keep some memory."""
     return held() - base
 
 
@@ -201,7 +201,7 @@ def views_modules_and_optimizers():
 
 @check
 def graphs_stay_valid():
-    # Copies, because the simulated GPU computes nothing in graphs.
+    # The graphs copy, because the simulated GPU computes nothing in graphs.
     statics = [filled(4, 1), filled(4, 2)]
     pool = torch.cuda.graph_pool_handle()
     graphs, results = [], []
@@ -670,7 +670,7 @@ def streams_and_threads():
 
 
 @check
-def many_turns_leave_nothing():
+def many_sleeps_leave_nothing():
     tensors = [filled(2, n) for n in range(6)]
     numbers = []
     for turn in range(200):

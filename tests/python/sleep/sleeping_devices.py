@@ -1,4 +1,4 @@
-"""Memory sleeps and wakes on two devices, together and one by one. Prints what is seen as JSON."""
+"""Memory sleeps and wakes on two devices, together and one by one. Prints the results as JSON."""
 
 import json
 
@@ -45,7 +45,7 @@ seen.append(["on device 1" in message, bool((tensors[0] == 0).all())])
 del others
 ferro_alloc.wake()
 seen.append([bool((tensor == value).all()) for tensor, value in zip(tensors, (0, 5), strict=True)])
-# A call fails on the second device: replays of graphs on the first one are refused all the same.
+# A call fails on the second device; replays of graphs on the first one must still be refused.
 graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):
     result = tensors[0].clone()

@@ -1,4 +1,4 @@
-"""ferro_alloc.memory_saver: the interface of torch_memory_saver on memory of ours."""
+"""ferro_alloc.memory_saver: the interface of torch_memory_saver on memory of ferro_alloc."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.python.torch_programs import simulated
 WANTED: dict[str, Any] = {
     "contents_stay_or_are_dropped": [94, True, [True, True, True, True, True, True], [], 1],
     "tags_pause_alone": [26, 66, 26, 0, True],
-    "again_and_again": [0, 20],
+    "repeated_pauses": [0, 20],
     "contents_kept_once_are_not_dropped_by_a_second_pause": True,
     "paused_tensors_are_freed": [62, 20, True, 62],
     "regions_may_be_entered_while_they_are_paused": [22, 0, 8, True],
-    "what_a_region_freed_returns_at_its_pause": [134, 134, 34, 74, True],
+    "freed_memory_of_a_region_returns_at_its_pause": [134, 134, 34, 74, True],
     "regions_nest": [40, 80, True, []],
     "disable_inside_and_outside_of_regions": [30, True, 30],
     "regions_of_several_threads": [[], 40, 80, True],
@@ -41,7 +41,7 @@ WANTED: dict[str, Any] = {
         True,
         True,
     ],
-    "what_the_package_has_and_ours_lacks": [
+    "unsupported_parts_of_the_package": [
         [
             "FerroError",
             "FerroError",
@@ -79,7 +79,7 @@ def test_all_memory_of_a_process(kept: str, run_simulated: RunSimulated) -> None
     done = run_simulated("saver_of_process.py", kept, memory="1GiB", destructors=True)
     *whole, alone, back = json.loads(done.stdout.splitlines()[-1])
     contents = [True] * (5 if kept == "1" else 2)
-    # What is left: memory of disable(), 20 MiB and the page of a small tensor.
+    # The memory of disable() stays: 20 MiB and the page of a small tensor.
     assert whole == [[22, [True] * 3, contents]] * 2
     assert alone == [20, True]
     assert back
@@ -149,5 +149,5 @@ def test_without_a_cache_regions_are_refused(run_simulated: RunSimulated) -> Non
 def test_several_devices(run_simulated: RunSimulated) -> None:
     done = run_simulated("saver.py", "3", memory="1GiB", count=3)
     found = json.loads(done.stdout.splitlines()[-1])
-    # A region's memory on another device than its own sleeps too, if its pages hold nothing else.
+    # A region's memory on another device sleeps too, if its pages contain no other memory.
     assert found["several_devices"] == [[30, 32, 32], True, True]

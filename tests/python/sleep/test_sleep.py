@@ -1,4 +1,4 @@
-"""Memory that sleeps keeps its addresses, and its contents where they are kept."""
+"""Memory that sleeps keeps its addresses, and its contents if the program keeps them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ WANTED: dict[str, Any] = {
     "wrong_arguments": [True] * 5,
     "sharing_a_sleeping_tensor": [True, True],
     "streams_and_threads": [True, True],
-    "many_turns_leave_nothing": [True, 0, True],
+    "many_sleeps_leave_nothing": [True, 0, True],
 }
 
 

@@ -69,7 +69,7 @@ def test_without_installation_the_backend_refuses() -> None:
     assert "set FERRO_ALLOC=1" in found["logged"][0]
 
 
-def test_engines_with_another_backend_are_left_alone() -> None:
+def test_engines_with_another_backend_are_unchanged() -> None:
     found = simulated("vllm_backend.py", "stub", "cumem", "installed", memory="2GiB")
     assert found == {"pools of vLLM": 4, "tags": [], "n": 3}
 
@@ -105,7 +105,7 @@ def mapping(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_allocator_that_maps_its_memory_itself(
     allocator: str, mapping: Path, run_simulated: RunSimulated
 ) -> None:
-    """What vLLM's CuMemAllocator does: a MemPool over memory that it unmaps to sleep."""
+    """vLLM's CuMemAllocator works like this: a MemPool over memory that it unmaps to sleep."""
     done = run_simulated("mapping_pool.py", allocator, str(mapping), memory="1GiB")
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["turns"] == [[True] * 4] * 5

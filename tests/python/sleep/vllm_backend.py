@@ -1,7 +1,7 @@
 """ferro_alloc as a sleep-mode backend of vLLM, with vLLM's own worker where vLLM is installed.
 
-Arguments: `stub` or `real` for the vLLM; the backend; and whether ferro_alloc is installed.
-Prints what is seen as JSON.
+Arguments: `stub` or `real` for the vLLM; the backend; and whether ferro_alloc is installed. Prints
+the results as JSON.
 """
 
 import importlib
@@ -58,7 +58,7 @@ def holds(tensor, value):
 
 
 class Config(SimpleNamespace):
-    """Settings of vLLM that are not given are off."""
+    """Settings of vLLM, of which the missing ones are off."""
 
     def __getattr__(self, name):
         return None
@@ -119,7 +119,7 @@ def allocate(worker):
 
 
 def other_backend():
-    """An engine with another backend is as without the plugin."""
+    """An engine with another backend behaves as without the plugin."""
     worker = new_worker()
     memory = allocate(worker)
     tags = list(ferro_alloc.status().devices[0].tags) if installed == "installed" else []

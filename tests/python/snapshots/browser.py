@@ -1,4 +1,4 @@
-"""A real browser, without a window, that opens a page and does what a person would."""
+"""A real browser without a window, which opens a page and carries out the actions of a user."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ needs_browser = pytest.mark.skipif(
 
 
 def opened(path: Path) -> str:
-    """The page as the browser has it in the end. What goes to its console fails the test."""
+    """The final page in the browser. Any output on its console fails the test."""
     assert BROWSER is not None
     done = programs.run(
         [
@@ -38,12 +38,12 @@ def opened(path: Path) -> str:
 
 
 def numbers(page: str) -> dict[str, int]:
-    """Of the first panel, in bytes."""
+    """The numbers of the first panel, in bytes."""
     found = re.findall(r'data-number="([\w-]+)" data-bytes="(\d+)"', page)
     return {name: int(size) for name, size in reversed(found)}
 
 
-# Helpers of the scripts that `acted` runs. Positions are shares of what a canvas shows.
+# Helpers of the scripts that `acted` runs. Positions are fractions of the canvas.
 _ACTS = """
 const pause = () => new Promise((done) => setTimeout(done, 30));
 const canvases = () => [...document.querySelectorAll("canvas")];
@@ -89,7 +89,8 @@ const picture = (canvas) => canvas.toDataURL();
 
 
 def acted(path: Path, script: str) -> dict[str, Any]:
-    """What a script finds out in the page, which it leaves in `found`. No error may come of it."""
+    """The results of a script in the page, which it stores in `found`. It must not cause an
+    error."""
     page = path.read_text()
     added = f"""
 <script>

@@ -1,4 +1,4 @@
-"""Plants leaks, and what looks like one; ends with what was found, as JSON."""
+"""Plants leaks, and code that looks like one; prints the findings as JSON."""
 
 import json
 import random

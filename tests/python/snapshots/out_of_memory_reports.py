@@ -1,4 +1,4 @@
-"""Runs out of memory where reports are asked for: ALLOCATOR FOLDER; the end is JSON."""
+"""Runs out of memory while reports are requested: ALLOCATOR FOLDER. The last line is JSON."""
 
 import json
 import os
@@ -56,13 +56,13 @@ seen["error"] = fail()
 seen["pid"] = os.getpid()
 seen["written"] = written()
 
-# Only once for a path, whoever asks again.
+# A report is written only once for a path, also after another request.
 (folder / "first.html").unlink()
 asked(folder / "first.html")
 fail()
 seen["again"] = written()
 
-# Many threads at once, one of which writes.
+# Many threads fail at once, and one of them writes.
 asked(folder / "threads.html")
 threads = [threading.Thread(target=fail) for _ in range(8)]
 for thread in threads:

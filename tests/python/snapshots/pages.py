@@ -1,4 +1,4 @@
-"""What is in the page of a report, without a browser."""
+"""Reads the contents of the page of a report, without a browser."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _unpacked(code: str, text: str) -> array[Any]:
 
 
 def kinds_at_peak(view: dict[str, Any]) -> dict[str, int]:
-    """Bytes in use by kind, at the event after which most are."""
+    """Bytes in use by kind, at the event with the most bytes in use."""
     columns = view["columns"]
     changes = [0] * (view["events"] + 1)
     for size, born, died in zip(columns["size"], columns["born"], columns["died"], strict=True):

@@ -1,7 +1,7 @@
 """A seeded program that records its memory: ALLOCATOR SEED STEPS_BEFORE OUTPUT.
 
-Sizes of all classes, two streams, two pools, caches emptied; its last line is its own peaks while
-it was recorded, as JSON.
+It uses sizes of all classes, two streams and two pools, and empties caches. Its last line has its
+peaks during the recording, as JSON.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A history of which a sample has stacks; ends with how many had, as JSON."""
+"""Records a history in which a sample of entries has stacks; prints their numbers as JSON."""
 
 import json
 import sys
@@ -19,7 +19,7 @@ def take(size):
 
 
 def with_stacks(sizes):
-    """How many of these requests, one after the other, got a stack."""
+    """How many of these consecutive requests got a stack."""
     entries = torch.cuda.memory._snapshot()["device_traces"][0]
     before = sum(entry["action"] == "alloc" for entry in entries)
     for size in sizes:

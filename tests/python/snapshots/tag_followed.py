@@ -1,4 +1,4 @@
-"""Tags of backward passes and of other threads; ends with JSON."""
+"""Tags of backward passes and of other threads. Prints JSON."""
 
 import json
 import threading
@@ -54,7 +54,7 @@ def kept():
 seen = {}
 x = leaf()
 
-# The call of backward() decides, whatever the forward code had.
+# The tag of the call of backward() wins over that of the forward code.
 with tag("forward"):
     y = Kept.apply(x).sum()
 with tag("call"):
@@ -62,7 +62,7 @@ with tag("call"):
 seen["call in a tag"] = kept()
 x.grad = None
 
-# Without one, the forward code of each node does.
+# Without such a tag, the forward code of each node decides.
 with tag("first"):
     y = Kept.apply(x)
     with tag("second"):
@@ -137,7 +137,7 @@ seen["carried"] = live()
 assert carry_tag(make) is make
 del own, none, later
 
-# Many changes of tags: those of the last ones are known.
+# After many changes of tags, the last ones are known.
 with torch.no_grad():
     for _ in range(200_000):
         with tag("without nodes"):

@@ -43,7 +43,7 @@ with tag("early"):
     early = block(2)
 assert "'early'" in refused("early", lambda: block(1))
 
-# Hard: the error names the tag, its bytes and its limit; others are served.
+# A hard limit: the error names the tag, its bytes and its limit; other tags are served.
 set_tag_limit("kv cache", hard="8MiB")
 with tag("kv cache"):
     kept = [block(3), block(4)]
@@ -73,7 +73,7 @@ with tag("kv cache"):
     kept.append(block(8))
 kept.clear()
 
-# An error of the card itself stays one, and leaves nothing behind.
+# An out-of-memory error of the card is unchanged, and leaves nothing behind.
 set_tag_limit("big", hard="4TiB")
 try:
     with tag("big"):
@@ -82,7 +82,7 @@ except torch.OutOfMemoryError as error:
     assert ferro_alloc.explain(error) is not None, error
 assert "big" not in ferro_alloc.tags()
 
-# Many threads at once: exactly as many blocks as the limit has room for.
+# Many threads request at once, and get exactly as many blocks as the limit allows.
 set_tag_limit("shared", hard=40 * 512)
 for _ in range(20):
     held, failed, barrier = [], [], threading.Barrier(8)
@@ -105,7 +105,8 @@ for _ in range(20):
     assert ferro_alloc.tags()["shared"].peak_bytes == 40 * 512
     held.clear()
 
-# Soft: once for each crossing, after the request, and without a lock: it may free and allocate.
+# A soft limit: the callback runs once for each crossing, after the request and without a lock, so
+# it may free and allocate.
 calls = []
 cache = []
 
@@ -126,10 +127,10 @@ with tag("cache"):
     third = block(2)
     assert calls == [("cache", 12, 10)]
     assert cache == []
-    assert live("cache") == 3  # the third, and the callback's own
+    assert live("cache") == 3  # the third block, and the callback's block
     fourth = block(8)
     assert calls.pop() == ("cache", 11, 10)
-    fifth = block(1)  # above already
+    fifth = block(1)  # already above the limit
     assert len(calls) == 1
     del third, fourth, fifth
     kept.clear()
@@ -142,7 +143,7 @@ del sixth
 kept.clear()
 calls.clear()
 
-# In the thread of autograd, and with a pool's tag.
+# The limit also holds in the thread of autograd, and with a pool's tag.
 x = torch.ones(3 * MIB, device="cuda", requires_grad=True)
 y = (x * 2).sum()
 with tag("cache"):

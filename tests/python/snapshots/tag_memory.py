@@ -1,4 +1,4 @@
-"""Peaks and reserved bytes of tags; ends with JSON."""
+"""Peaks and reserved bytes of tags. Prints JSON."""
 
 import json
 import threading
@@ -43,7 +43,7 @@ torch.cuda.reset_peak_memory_stats()
 seen["forgotten"] = memory("b")
 
 
-# Threads hold their most at once, so the peak is the sum.
+# All threads hold their maximum at once, so the peak is the sum.
 def churn(barrier, kept):
     with tag("threads"):
         for size in range(1, 200):
@@ -69,7 +69,7 @@ def reserved(name):
     return ferro_alloc.tags()[name].reserved_bytes
 
 
-# Small blocks of two tags lie on one page; a large one has handles of its own.
+# Small blocks of two tags share a page; a large block has its own handles.
 torch.cuda.empty_cache()
 with tag("left"):
     left = [torch.empty(1000, dtype=torch.uint8, device="cuda") for _ in range(100)]

@@ -33,7 +33,7 @@ kept: list[torch.Tensor] = []
 first = captured(early, 3, kept)
 assert live() == {"early": 3}, live()
 
-# A MemPool. The code's own tag counts first, and other pools have none.
+# A MemPool. The code's tag takes precedence, and other pools have none.
 pool = torch.cuda.MemPool()
 with torch.cuda.use_mem_pool(pool):
     kept.append(block(1))
@@ -69,7 +69,7 @@ fourth = captured(third.pool(), 5, kept)
 assert live() == {"capture": 2, "of a graph": 5}, live()
 kept.clear()
 
-# A backward pass in a tagged pool: the tag of its forward code counts first.
+# A backward pass in a tagged pool: the tag of its forward code takes precedence.
 x = torch.ones(MIB, device="cuda", requires_grad=True)
 pooled = torch.cuda.MemPool()
 tag_pool(pooled, "pooled")
@@ -81,8 +81,8 @@ with torch.cuda.use_mem_pool(pooled):
 assert live() == {"pooled": 4}, live()
 del total
 
-# A group: members, later members, members with a tag of their own, and pools that left. Results of
-# its captures take whole pages.
+# A group: members, later members, members with their own tags, and pools that left. Results of its
+# captures take whole pages.
 one, two = (graphs.CapturePool() for _ in range(2))
 members = [captured(one.handle, 1, kept), captured(two.handle, 1, kept)]
 group = graphs.exclusive(one, name="group")

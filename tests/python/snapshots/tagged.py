@@ -1,4 +1,4 @@
-"""Tags: nested, as decorators, of threads, before CUDA and before `install()`; ends with JSON."""
+"""Tags: nested, as decorators, of threads, before CUDA and before `install()`. Prints JSON."""
 
 import json
 import sys
@@ -54,12 +54,12 @@ with tag("backward"):
 
 before = live()
 if OURS:
-    # Freed elsewhere and while another tag is in force, and handed to nobody.
+    # The block is freed elsewhere and in another tag, and no request reuses it.
     with tag("other"):
         del kept["weights"]
     assert str(ferro_alloc.status()).count("by tag: ") == 1
 after = live()
-# Its memory goes to a request without a tag.
+# A request without a tag reuses the memory.
 keep("again", 20)
 
 tags = {

@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 
 def line_of(function: str, below: int) -> str:
-    """Of the statement so many lines below the head of a function of the program."""
+    """The line of the statement `below` lines after the head of a function of the program."""
     lines = find_program("leaking.py").read_text().splitlines()
     at = lines.index(f"def {function}():") + 1 + below
     return f"leaking.py:{at} {function}"
@@ -30,7 +30,7 @@ def test_planted_leak_is_found_and_a_declared_cache_is_not(
     tag = "kv store" if allocator == "ferro_alloc" else ""
     leak = [line_of("forget_a_tensor", 1), 12 * 3 * MIB, 12, ""]
     cache = [line_of("fill_the_cache", 2), 12 * 5 * MIB, 12, tag]
-    # Blocks are what the allocator gave, which may be more than was asked for.
+    # Blocks have the size that the allocator gave, which may exceed the request.
     for found, planted in (
         (declared, [leak]),
         (unknown, [cache, leak]),

@@ -24,8 +24,9 @@ except torch.OutOfMemoryError as error:
 """
 
 
-# A request that fails empties the cache of the allocator before, under a lock that others want who
-# have Python's. Two threads that failed at a time, of which one took a snapshot, waited for ever.
+# A request that fails empties the cache of the previous allocator, under a lock that threads also
+# take while they hold Python's lock. When two threads failed at a time, and one of them took a
+# snapshot, both waited forever.
 RELIEVES = """\
 import torch
 import ferro_alloc
@@ -61,7 +62,7 @@ def test_report_is_written_once_when_memory_runs_out(
     assert seen["again"] == [own, "taken.html"]
     assert seen["threads"] == [own, "taken.html", "threads.html"]
     assert seen["captured"] == ["capture.html", own, "taken.html", "threads.html"]
-    # The error is the allocator's own.
+    # The error is that of the allocator.
     assert seen["error"].startswith("CUDA out of memory. Tried to allocate 900.00 MiB.")
     assert seen["in a capture"] == "CUDA out of memory."
     assert re.search(r"not written: .*taken\.html.* Is a directory", done.stderr)
@@ -73,7 +74,7 @@ def test_report_is_written_once_when_memory_runs_out(
     assert f"snapshots/out_of_memory_reports.py:{line} hold_most" in text
 
 
-def test_environment_asks_for_it(run_simulated: RunSimulated, tmp_path: Path) -> None:
+def test_environment_requests_it(run_simulated: RunSimulated, tmp_path: Path) -> None:
     path = tmp_path / "memory.html"
     env = {"FERRO_ALLOC_REPORT_ON_OOM": str(path)}
     done = run_simulated(FAILS, env=env, gpu="h100")

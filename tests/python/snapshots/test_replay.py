@@ -1,4 +1,4 @@
-"""Replays of snapshots, against what the recorded programs had themselves."""
+"""Replays of snapshots, compared with the peaks of the recorded programs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Record = Callable[[str, int, int], tuple[Path, dict[str, int]]]
 
 @pytest.fixture(scope="module")
 def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
-    """Snapshot and own peaks of a seeded program, which runs once for all tests."""
+    """The snapshot and the peaks of a seeded program, which runs once for all tests."""
     folder = tmp_path_factory.mktemp("recorded")
 
     @cache
@@ -58,7 +58,7 @@ def peaks(findings: Findings) -> dict[str, int]:
 
 @pytest.mark.long
 def test_replays_of_a_whole_trace_have_the_peaks_of_programs(record: Record) -> None:
-    """Whichever allocator recorded it: each snapshot is replayed under all three."""
+    """Each snapshot, recorded under any allocator, is replayed under all three."""
     own = {name: record(name, 1, 0) for name in SETTINGS}
     for allocator, (path, had) in own.items():
         findings = found(path)
@@ -67,14 +67,14 @@ def test_replays_of_a_whole_trace_have_the_peaks_of_programs(record: Record) -> 
         assert findings.peak_active == pytest.approx(had["active"], rel=0.01)
         for name, peak in peaks(findings).items():
             print(f"{allocator} under {name}: {peak / own[name][1]['reserved']:.4f}")
-            # Between ferro_alloc and the others, when a block was noticed to be free is not the
-            # same, and a cache that was emptied in vain does not show: measured -4.2 to 4.3 %.
+            # ferro_alloc and the others notice free blocks at different times, and emptying a cache
+            # without effect leaves no entry: measured -4.2 to 4.3 %.
             tolerance = 0.06 if (allocator == "ferro_alloc") != (name == "ferro_alloc") else 0.02
             assert peak == pytest.approx(own[name][1]["reserved"], rel=tolerance), (allocator, name)
 
 
-# Native with 7: segments went, and others came to their addresses. Expandable segments with 5 and
-# 7: blocks that reach over ranges, and gaps too small for a request, one behind the other.
+# Native with 7: segments were released, and others took their addresses. Expandable segments with 5
+# and 7: blocks span ranges, and consecutive gaps are too small for a request.
 @pytest.mark.parametrize(
     ("allocator", "seed"),
     [

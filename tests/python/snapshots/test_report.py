@@ -128,7 +128,7 @@ def test_report_of_a_running_program_names_its_pools_and_lines(
     path = tmp_path / "live.html"
     done = run_simulated(LIVE, str(path), gpu="h100")
     page = opened(path)
-    # Names of the program are text, whatever is in them.
+    # Names of the program are shown as text, with any characters.
     assert "decode &lt;/script&gt; of &lt;b&gt;" in page
     assert re.search(r"program\.py:9 &lt;(listcomp|module)&gt;", page)
     assert "Graph pools, now" in page
@@ -146,7 +146,8 @@ def test_a_million_events_are_written_and_opened_in_time(tmp_path: Path) -> None
     few = tmp_path / "few.html"
     write(few, made_up(100))
     opened(few)
-    # By the wall, because the browser's clock is virtual here; a page of 100 events is its start.
+    # Wall time, because the browser's clock is virtual here; a page of 100 events measures its
+    # start.
     clock = [time.perf_counter()]
     for page in (few, path):
         opened(page)

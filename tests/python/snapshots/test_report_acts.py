@@ -17,7 +17,8 @@ Snapshot = dict[str, Any]
 
 
 def snapshot(size: int = 9 * MIB) -> Snapshot:
-    """3 MiB of line 7 that stay, at the start of a segment; at 33 MiB `size` of line 8, that go."""
+    """Line 7 keeps 3 MiB at the start of a segment; line 8 allocates `size` at 33 MiB and frees
+    it."""
     trace = [event("segment_alloc", 0, SEGMENT, 1), event("alloc", 0, 3 * MIB, 7)]
     trace.append(event("alloc", 33 * MIB, size, 8))
     trace.append(event("alloc", 60 * MIB, MIB, 9))
@@ -167,7 +168,7 @@ def test_a_click_on_a_block_finds_all_of_its_line(tmp_path: Path) -> None:
 
 
 @needs_browser
-def test_before_and_after_have_moments_of_their_own(tmp_path: Path) -> None:
+def test_before_and_after_have_separate_moments(tmp_path: Path) -> None:
     found = acted(
         written(tmp_path, before=snapshot(size=20 * MIB)),
         """

@@ -1,4 +1,4 @@
-"""`record_history()`: which requests have stacks, and what is made of the rest."""
+"""`record_history()`: the requests that have stacks, and the use of the others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def test_large_requests_have_stacks_and_few_small_ones(
     snapshot = tmp_path / "snapshot.pickle"
     done = run_simulated("sampled.py", "ferro_alloc", str(snapshot), gpu="h100", backing=False)
     found = json.loads(done.stdout.splitlines()[-1])
-    # 64 KiB of 1 MiB: 1 - exp(-1/16) of 20,000 are 1,212, with a deviation of 34.
+    # 64 KiB of 1 MiB: the expected number is 20,000 (1 - exp(-1/16)) = 1,212, with a deviation of
+    # 34.
     assert 1000 < found["small"] < 1420
     assert found["large"] == 5
     assert (found["all"], found["PyTorch's own"]) == (100, 100)
@@ -29,11 +30,11 @@ def test_large_requests_have_stacks_and_few_small_ones(
     assert found["line"][1] == 3 * 64 * MIB
     assert found["line"][0].endswith(" take")
     assert found["refused"] == [True, True, True]
-    # A replay needs no stacks, and no word of when a block was given up.
+    # A replay needs neither stacks nor the times at which blocks were released.
     findings = find(_trace.read(_trace.load(snapshot), 0), tries=False, cards=False)
     assert findings.trace.allocator == "ferro_alloc"
-    # The snapshot between small and large let the free page pass to the large ones; the trace does
-    # not say so, and the replay maps another.
+    # The snapshot between small and large let the free page pass to the large requests. The trace
+    # does not record that, so the replay maps another page.
     assert findings.own.outcome.peak_reserved_bytes - findings.recorded_peak == 2 * MIB
 
 

@@ -1,4 +1,4 @@
-"""The page of `simulate --report`: of the whole run, by the kinds that were recorded."""
+"""The page of `simulate --report` covers the whole run, by the recorded kinds."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def test_report_has_the_peak_and_the_kinds_of_the_run(allocator: str, tmp_path: 
     assert kinds["parameters"] == pytest.approx(own["parameters"], rel=0.01)
     assert kinds["optimizer state"] == pytest.approx(own["optimizer"], rel=0.01)
     assert kinds["activations"] == pytest.approx(own["activations"], rel=0.01)
-    # The kinds are the verdict's, block by block.
+    # Each block has the same kind as in the verdict.
     assert set(view["kinds"]) == set(KIND_NAMES.values())
     assert {kind for kind, size in kinds.items() if size >= MIB} == {
         KIND_NAMES[kind] for kind, size in own.items() if size >= MIB
     }
-    # Threads of autograd have the lines of the thread that waits for them, and their node.
+    # Blocks of autograd threads have the lines of the thread that waits for them, and their node.
     assert any(frames[:1] == ["<autograd>:1 AddmmBackward0"] for frames in view["frames"])
     named = {line.split("/")[-1] for line in view["lines"]}
     assert {"train.py:6 <module>", "train.py:9 <module>", "train.py:10 <module>"} <= named

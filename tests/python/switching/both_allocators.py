@@ -1,6 +1,6 @@
-"""Our pages beside memory of PyTorch's own allocator, in one process.
+"""Pages of ferro_alloc beside memory of PyTorch's own allocator, in one process.
 
-Each check is a promise that holds for both together, and returns True.
+Each check tests a property that holds for both together, and returns True.
 """
 
 import threading
@@ -73,7 +73,7 @@ def peaks_of_sums_are_exact():
 
 
 @check
-def peaks_count_what_the_other_one_frees_later():
+def peaks_count_later_frees_of_the_other_allocator():
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     plain = take_plain(100 * MIB)
@@ -134,7 +134,7 @@ def one_limit_counts_both():
 
 
 @check
-def a_request_takes_what_the_other_one_has_in_its_cache():
+def a_request_takes_the_cache_of_the_other_allocator():
     limit_to(100 * MIB)
     try:
         for first, second in ((take, take_plain), (take_plain, take)):
@@ -149,7 +149,7 @@ def a_request_takes_what_the_other_one_has_in_its_cache():
 
 
 @check
-def a_failure_says_what_both_hold():
+def a_failure_reports_the_memory_of_both():
     pages, plain = take(100 * MIB), take_plain(60 * MIB)
     ours = error_of(lambda: take(TOTAL))[1]
     theirs = error_of(lambda: take_plain(TOTAL))[1]
@@ -158,7 +158,7 @@ def a_failure_says_what_both_hold():
 
 
 @check
-def pools_of_the_other_one_lend():
+def pools_of_the_other_allocator_lend():
     pool = torch.cuda.MemPool(use_on_oom=True, no_split=True)
     lent = take_in(pool, 60 * MIB)
     address = lent.data_ptr()
@@ -174,7 +174,7 @@ def pools_of_the_other_one_lend():
 
 
 @check
-def groups_refuse_pools_of_the_other_one():
+def groups_refuse_pools_of_the_other_allocator():
     pool = torch.cuda.MemPool(no_split=True)
     handle = graphs.graph_pool_handle(mem_pool=pool)
     kind, text = error_of(lambda: graphs.exclusive(handle))
@@ -205,7 +205,7 @@ def a_capture_that_fails_there_leaves_all_usable():
     right = bool((result.cpu() == words(3, MIB)).all())
     other = torch.cuda.MemPool(no_split=True)
     take_in(other, MIB)
-    del other  # gives its memory back
+    del other  # releases its memory
     return right
 
 
@@ -250,7 +250,7 @@ def another_thread_takes_plain_memory_beside_a_capture():
 
 
 @check
-def histories_and_trackers_tell_of_both():
+def histories_and_trackers_include_both():
     torch.cuda.memory._record_memory_history(max_entries=100)
     try:
         pages, plain = take(3 * MIB), take_plain(5 * MIB)
@@ -263,7 +263,7 @@ def histories_and_trackers_tell_of_both():
 
 
 @check
-def everything_goes_back():
+def all_memory_is_released():
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     return torch.cuda.memory_allocated() <= 4 * MIB and torch.cuda.memory_reserved() <= 26 * MIB

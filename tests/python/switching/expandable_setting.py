@@ -1,4 +1,4 @@
-"""What PyTorch's settings say of the memory while allocators change. Prints it as JSON."""
+"""Prints as JSON what PyTorch's settings say about memory while allocators change."""
 
 import json
 import sys
@@ -37,7 +37,7 @@ set_settings("expandable_segments:False")
 when["the program said no"] = said()
 ferro_alloc.uninstall()
 ferro_alloc.install()
-when["its word counts"] = said()
+when["the program's setting counts"] = said()
 set_settings("")
 ferro_alloc.uninstall()
 pool = torch.cuda.MemPool()

@@ -1,4 +1,4 @@
-"""Copies between two devices whose first one came under another allocator. Prints JSON.
+"""Copies between two devices, of which the first one ran under another allocator. Prints JSON.
 
 Argument: "install" or "uninstall", which comes after the first copies.
 """

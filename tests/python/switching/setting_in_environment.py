@@ -1,7 +1,7 @@
 """Allocates with the settings of the environment, under native and with switches to ferro_alloc.
 
-Each is a fork of this process, which has loaded torch with the settings. Prints whether the forks
-ended well.
+Each run is a fork of this process, which has loaded torch with the settings. Prints whether the
+forks succeeded.
 """
 
 import json

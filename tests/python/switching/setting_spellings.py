@@ -74,7 +74,7 @@ allocate()
 found = {}
 for text in SPELLINGS:
     refused = refusal(lambda text=text: torch._C._accelerator_setAllocatorSettings(text))
-    # What a refused text leaves behind is unspecified.
+    # The settings after a refused text are unspecified.
     said = None if refused else meaning()
     off = None if "expandable" not in text or refused else not expandable()
     after = [refusal(allocate)]

@@ -1,7 +1,7 @@
 """Installing late, uninstalling and installing again, around tensors, graphs, pools and threads.
 
 With the argument `switch` the allocators change at `on()` and `off()`; with `native` they do not.
-What the checks return is the same.
+The checks return the same values.
 """
 
 import sys
@@ -41,7 +41,7 @@ def off():
 
 
 def check_switching(function):
-    """As `check`; begins and ends under native, with nothing allocated left behind."""
+    """Like `check`, but begins and ends under native, and no allocation remains."""
 
     def whole():
         before = torch.cuda.memory_allocated()
@@ -123,7 +123,7 @@ def statistics_go_on():
 
 
 @check_switching
-def peaks_stay_between_what_was_there_and_the_sum():
+def peaks_stay_between_earlier_bytes_and_the_sum():
     torch.cuda.reset_peak_memory_stats()
     base = torch.cuda.memory_allocated()
     old = take(40 * MIB)
@@ -151,7 +151,7 @@ def peaks_stay_between_what_was_there_and_the_sum():
 
 
 @check_switching
-def peaks_while_a_pool_of_the_other_one_grows():
+def peaks_while_a_pool_of_the_other_allocator_grows():
     torch.cuda.reset_peak_memory_stats()
     base = torch.cuda.memory_allocated()
     seen = []
@@ -190,7 +190,7 @@ def peaks_while_a_pool_of_the_other_one_grows():
 
 
 @check_switching
-def the_cache_of_before_is_given_back():
+def the_earlier_cache_is_released():
     old = take(30 * MIB)
     del old
     on()
@@ -223,7 +223,7 @@ def graphs_replay_on_both_sides():
 
 
 @check_switching
-def a_graph_captures_into_a_pool_of_before():
+def a_graph_captures_into_an_earlier_pool():
     source = filled(MIB, 1)
     first, result = captured(source)
     unused = torch.cuda.graph_pool_handle()
@@ -302,7 +302,7 @@ def streams_are_waited_for():
     side, seen = torch.cuda.Stream(), []
 
     def round_trip(boxed, tag):
-        """The side stream reads late; whoever reuses the memory too early spoils it."""
+        """The side stream reads late; a block that reuses the memory too early overwrites it."""
         tensor = boxed.pop()
         torch.cuda.synchronize()
         with torch.cuda.stream(side):
@@ -326,7 +326,7 @@ def streams_are_waited_for():
 
 
 @check_switching
-def raw_pointers_go_home():
+def raw_pointers_return_to_their_allocator():
     def raw(size):
         return torch.cuda.caching_allocator_alloc(size)
 
@@ -385,7 +385,7 @@ def caching_is_switched_off_and_on():
 
 
 @check_switching
-def too_much_is_torchs_error_without_caching():
+def oversized_requests_raise_torchs_error_without_caching():
     on()
     torch.cuda.caching_allocator_enable(False)
     try:
@@ -397,7 +397,7 @@ def too_much_is_torchs_error_without_caching():
 
 
 @check_switching
-def the_memory_limit_is_one_for_both():
+def both_have_one_memory_limit():
     torch.cuda.set_per_process_memory_fraction(0.5)
     try:
         old = take(300 * MIB)
@@ -421,7 +421,7 @@ def the_memory_limit_is_one_for_both():
 
 
 @check_switching
-def each_takes_what_the_other_keeps_unused():
+def each_takes_the_unused_memory_of_the_other():
     old = [take(250 * MIB) for _ in range(3)]
     on()
     del old
@@ -439,7 +439,7 @@ def each_takes_what_the_other_keeps_unused():
 
 
 @check_switching
-def a_failure_says_what_the_other_holds():
+def a_failure_reports_the_memory_of_the_other():
     old = take(600 * MIB)
     on()
     kind, text = error_of(lambda: take(600 * MIB))
@@ -530,7 +530,7 @@ def nothing_switches_during_a_capture():
 
 
 @check_switching
-def a_capture_that_failed_is_no_obstacle():
+def a_failed_capture_does_not_prevent_switching():
     source, graph = filled(MIB, 1), torch.cuda.CUDAGraph()
     side = torch.cuda.Stream()
 
@@ -582,7 +582,7 @@ def threads_go_on():
 
 
 @check_switching
-def switching_again_and_again_keeps_nothing():
+def repeated_switching_keeps_no_memory():
     def used():
         torch.cuda.empty_cache()
         return torch.cuda.mem_get_info()[0]

@@ -1,4 +1,5 @@
-"""Ends with memory of both allocators alive. Arguments: what dies first, who serves last."""
+"""Ends with live memory of both allocators. Arguments: the first object to die, and the last
+allocator."""
 
 import atexit
 import sys
@@ -46,7 +47,7 @@ elif order == "at_exit":
     atexit.register(torch.cuda.empty_cache)
     atexit.register(ferro_alloc.uninstall)
 elif order == "thread":
-    # Dies with the interpreter, and its tensors after it.
+    # The function dies with the interpreter, and its tensors die after it.
     def hold(*kept):
         held.set()
         threading.Event().wait()

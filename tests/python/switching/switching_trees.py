@@ -1,4 +1,4 @@
-"""Cudagraph trees of torch.compile across a switch; with PyTorch's own checks of its pools on."""
+"""Cudagraph trees of torch.compile across a switch, with PyTorch's checks of its pools enabled."""
 
 import gc
 import json

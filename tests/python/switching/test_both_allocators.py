@@ -1,4 +1,4 @@
-"""What holds across ferro_alloc's pages and memory of PyTorch's own allocator in one process."""
+"""Properties of ferro_alloc's pages and memory of PyTorch's own allocator in one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Switching between native and ferro_alloc in a running program, with native alone as the judge."""
+"""Switching between native and ferro_alloc in a running program, compared with native alone."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ ORDERS = ("nothing_dropped", "graphs_first", "tensors_first", "pools_first", "at
 
 @cache
 def outcomes(allocators: str, **settings: Any) -> Result:
-    """Of all checks, from one run."""
+    """The outcomes of all checks, from one run."""
     return simulated("switching.py", allocators, memory="1GiB", **settings)
 
 
-# Bytes. Natively a block of a check before stays in a segment of 20 MiB.
-KEEPS_NOTHING = "switching_again_and_again_keeps_nothing"
+# Bytes. Under native a block of an earlier check stays in a segment of 20 MiB.
+KEEPS_NOTHING = "repeated_switching_keeps_no_memory"
 
 
 @pytest.mark.parametrize("name", CHECKS)
@@ -45,13 +45,13 @@ def test_as_late_as_streams_allow() -> None:
 def test_with_the_classic_layout() -> None:
     """Both are PyTorch's own allocator then."""
     found = outcomes("switch", conf="layout:segments")
-    del found["a_failure_says_what_the_other_holds"]
+    del found["a_failure_reports_the_memory_of_the_other"]
     native = outcomes("native")
     assert not [outcome["error"] for outcome in found.values() if "error" in outcome]
     # The sizes of its blocks depend on what is cached, and native alone has other blocks cached.
     compared = set(found) - {
-        "peaks_stay_between_what_was_there_and_the_sum",
-        "the_cache_of_before_is_given_back",
+        "peaks_stay_between_earlier_bytes_and_the_sum",
+        "the_earlier_cache_is_released",
         KEEPS_NOTHING,
     }
     assert {name: found[name] for name in compared} == {name: native[name] for name in compared}
@@ -64,7 +64,7 @@ def test_the_interpreter_ends_quietly(run_simulated: RunSimulated, order: str, l
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
-def test_the_settings_tell_other_libraries_what_memory_they_get() -> None:
+def test_the_settings_tell_libraries_the_kind_of_memory() -> None:
     assert simulated("expandable_setting.py", memory="1GiB") == {
         "at first": False,
         "installed": True,
@@ -73,7 +73,7 @@ def test_the_settings_tell_other_libraries_what_memory_they_get() -> None:
         "other settings changed": True,
         "uninstalled again": False,
         "the program said no": False,
-        "its word counts": False,
+        "the program's setting counts": False,
         "a pool of the allocator before": [False],
         "and after": True,
     }
@@ -94,7 +94,8 @@ def test_each_spelling_of_settings_means_what_it_means_natively(layout: str) -> 
 ENDS = ("native", "ferro")
 
 
-# What each spelling means is above; here, that both variables are read as their owner reads them.
+# The meaning of each spelling is tested above; this tests that both variables are read as their
+# owner reads them.
 @pytest.mark.parametrize(
     ("variable", "text", "accepted"),
     [
@@ -154,9 +155,9 @@ def test_cudagraph_trees() -> None:
 
 # Their sizes fill the 1 GiB of the simulated GPU.
 FILLING = {
-    "the_memory_limit_is_one_for_both",
-    "each_takes_what_the_other_keeps_unused",
-    "a_failure_says_what_the_other_holds",
+    "both_have_one_memory_limit",
+    "each_takes_the_unused_memory_of_the_other",
+    "a_failure_reports_the_memory_of_the_other",
 }
 
 

@@ -1,6 +1,6 @@
-"""Layers that cuDNN runs, on the simulated GPU beside the same on the host.
+"""Layers that cuDNN runs on the simulated GPU, compared with the same layers on the host.
 
-Prints what differs, what the program was warned about, and what was not simulated.
+Prints the differences, the warnings, and the operations that were not simulated.
 """
 
 import json

@@ -1,4 +1,5 @@
-"""Programs whose course depends on values: each has to end as on a card. Prints what came out."""
+"""Programs whose control flow depends on values: each must end as on a card. Prints the
+outcomes."""
 
 import json
 
@@ -47,7 +48,7 @@ class Gpt(nn.Module):
 
 @torch.no_grad()
 def generate(model, ids, most, end, sample=False):
-    """Stops when every row has met its end, as generation loops of libraries do."""
+    """Stops when every row contains the end token, as generation loops of libraries do."""
     unfinished = torch.ones(ids.shape[0], dtype=torch.long, device=ids.device)
     for _ in range(most):
         logits = model(ids)[:, -1, :].float()
@@ -71,7 +72,7 @@ def generation_of_a_small_model():
     model = Gpt(100, 32)
     ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
     on_host = generate(model, ids, 20, end=99)
-    # PyTorch's fused attention has no kernel for the host; its plain one has.
+    # PyTorch's fused attention has no kernel for the host; its plain attention has one.
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         on_device = generate(model.cuda(), ids.cuda(), 20, end=99)
     return {"same": torch.equal(on_device.cpu(), on_host), "warned": len(sim.uncomputed_reads())}
@@ -113,7 +114,7 @@ def suppression_of_boxes():
 
 @outcome
 def routing_of_experts():
-    """What each expert gets, where the router is computed and where it is too large for that."""
+    """The tokens of each expert, for a router that is computed and one that is too large."""
     counts = {}
     for name, tokens, width in (("small", 64, 32), ("large", 2048, 1024)):
         x = torch.randn(tokens, width, device="cuda")
@@ -153,7 +154,7 @@ def loops_that_converge():
     x, steps = torch.tensor(2.0, device="cuda"), 0
     while (x * x - 2).abs() > 1e-6:
         x, steps = (x + 2 / x) / 2, steps + 1
-    # Nobody computes this one, and the loop ends all the same.
+    # This value is not computed, and the loop still ends.
     big, rounds = torch.randn(1000, 1000, device="cuda"), 0
     big = big @ big
     while big.norm() > 1 and rounds < 100:

@@ -1,6 +1,6 @@
-"""Operators on large known tensors of the simulated GPU, beside the same on the host.
+"""Operators on large known tensors of the simulated GPU, compared with the host.
 
-Prints the names of those that gave other values, and how many places read uncomputed values.
+Prints the names of operators with other values, and how many places read uncomputed values.
 """
 
 import json
@@ -23,7 +23,7 @@ fractions = torch.rand(ELEMENTS, generator=generator)
 
 
 def drawn(device):
-    """The same random numbers on the device, and what they were for the host."""
+    """Random numbers on the device, and the same numbers on the host."""
     torch.cuda.manual_seed(5)
     values = torch.rand(ELEMENTS, device="cuda")
     whole = torch.randint(0, 1000, (ELEMENTS,), device="cuda")

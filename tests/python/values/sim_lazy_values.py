@@ -12,7 +12,7 @@ ELEMENTS = 100_000_000
 
 
 def computed(function):
-    """Recipes that ran, and those that wait, since before the function."""
+    """The recipes that ran and those that wait, counted from before the function."""
     before = _values.counts()
     function()
     after = _values.counts()
@@ -34,7 +34,7 @@ def draw_and_mask():
 
 
 def read_parts():
-    """The range, the addition and the sum are computed, and once; a copy is of the same value."""
+    """The range, the addition and the sum are each computed once; a copy has the same value."""
     kept = torch.arange(ELEMENTS // 100, device="cuda")
     torch.ones(ELEMENTS, device="cuda")
     total = (kept + 1).sum()
@@ -57,7 +57,7 @@ add_often(x, 30_000)
 before = _values.counts()["waiting"]
 x.zero_()
 found["overwritten"] = [before, _values.counts()["waiting"]]
-# Unknown numbers are not computed, and neither is what follows from them.
+# Unknown numbers are not computed, and neither are results that depend on them.
 large = torch.randn(1000, 1000, device="cuda", dtype=torch.bfloat16)
 large = large @ large
 found["unknown"] = computed(lambda: (large[:100] * 2 + 1).softmax(-1).sum().item())

@@ -1,5 +1,5 @@
-"""Random programs on known tensors, beside the same on the host: writes in place, through views, by
-copies from either side; frees; sizes that depend on values. Prints what differed."""
+"""Random programs on known tensors, compared with the host: writes in place, through views, and by
+copies from either side; frees; sizes that depend on values. Prints the differences."""
 
 import json
 import random

@@ -1,6 +1,6 @@
-"""Operators on small tensors of the simulated GPU, beside the same on the host.
+"""Operators on small tensors of the simulated GPU, compared with the host.
 
-Prints the names of those that gave other values, and what the program was warned about.
+Prints the names of operators with other values, and the warnings.
 """
 
 import json
@@ -64,7 +64,7 @@ for name, case in CASES.items():
 if not torch.equal(x.cuda(), x.cuda()) or torch.equal(x.cuda(), x.cuda() + 1):
     wrong.append("equal")
 
-# Random numbers follow from the device's seed, and leave the host's alone.
+# Random numbers depend on the device's seed, and do not change the host's generator.
 host_state = torch.get_rng_state()
 draws = []
 for _ in range(2):
@@ -81,7 +81,7 @@ random = {
 }
 warned_before = sim.uncomputed_reads()
 
-# Products of a million of numbers are not computed, nor is what follows from them.
+# Products of a million numbers are not computed, nor are results that depend on them.
 large = torch.randn(1000, 1000, device="cuda") @ torch.randn(1000, 1000, device="cuda")
 unknown = {
     "sum": large.sum().item(),

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.no_extension
 LATE = {"mode": "adversarial", "seed": 3, "values": True}
 MODES = {"eager": {}, "adversarial": LATE, "clock": {"mode": "clock", "values": True}}
 
-# Indices that nothing computed stand for a mask and for sorted tokens.
+# Uncomputed indices stand for a mask and for sorted tokens.
 DRAWN = """\
 import json, torch
 large = torch.randn(1000, 1000, device="cuda") @ torch.randn(1000, 1000, device="cuda")
@@ -52,7 +52,9 @@ def test_large_known_values_are_those_of_the_host(run_simulated: RunSimulated, m
 
 
 @pytest.mark.parametrize("case", ["sorts", pytest.param("unique_draws", marks=pytest.mark.long)])
-def test_so_are_those_of_thirty_million(run_simulated: RunSimulated, case: str) -> None:
+def test_thirty_million_known_values_are_those_of_the_host(
+    run_simulated: RunSimulated, case: str
+) -> None:
     found = last_line(run_simulated, "sim_large_values.py", "30000000", case)
     assert (found["wrong"], found["unknown"]) == ([], 0)
 
@@ -90,7 +92,7 @@ def test_random_programs_have_the_host_s_values(
 def test_drawn_indices_are_used_consistently(run_simulated: RunSimulated) -> None:
     found = last_line(run_simulated, DRAWN)
     assert found["none"] == 0
-    # Each row is of one expert.
+    # Each row belongs to one expert.
     assert sum(found["counts"]) == 1000
     assert min(found["counts"]) > 100
     assert found["same"]

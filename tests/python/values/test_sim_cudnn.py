@@ -1,4 +1,4 @@
-"""cuDNN on the simulated GPU: values of small layers, and workspaces beside a GPU's."""
+"""cuDNN on the simulated GPU: values of small layers, and workspaces compared with a GPU's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 STORED = BENCHMARKS / "results" / "workspaces_gpu.json"
 MODES = pytest.mark.parametrize("activate", [{}, {"mode": "adversarial", "values": True}], ids=str)
 
-# A 3 x 3 window over 16 MiB in rows: the copies of images, results and weights are 32 MiB more.
+# A 3 x 3 window over 16 MiB in rows; the copies of images, results and weights take 32 MiB more.
 SHORT = """\
 import json
 import torch
@@ -30,7 +30,7 @@ torch.nn.functional.conv2d(image, weight, padding=1)
 print(json.dumps(torch.cuda.max_memory_allocated() - before))
 """
 
-# cudnnBackendGetAttribute of a tensor's four sizes, without a place for them and with one for two.
+# cudnnBackendGetAttribute of a tensor's four sizes, without an array and with one for two sizes.
 COUNTED = """\
 import ctypes
 import json
@@ -63,7 +63,7 @@ def test_small_layers_are_those_of_the_host(
     assert (found["cases"], found["wrong"], found["recurrent"]) == (7, [], [])
     assert found["chosen"] == [2, 4, 6, 6]
     assert found["failures"] == []
-    # Gradients of recurrent networks are not computed, and told.
+    # Gradients of recurrent networks are not computed, which is reported.
     assert (found["warned"], found["gradients"]) == (0, 1)
 
 
@@ -86,7 +86,7 @@ def test_workspaces_are_about_those_of_a_gpu(run_program: RunProgram) -> None:
     assert 0.95 <= float(total) <= 1.05
 
 
-# Attention that a program asks cuDNN for, beside PyTorch's own: shapes, layouts, and memory.
+# Attention of cuDNN, compared with PyTorch's own: shapes, layouts, and memory.
 ATTENTION = """\
 import json
 import torch
@@ -128,7 +128,7 @@ def test_attention_of_cudnn_takes_what_that_of_pytorch_takes(run_simulated: RunS
     plain, with_dropout, of_groups = [[taken for _, taken in pair] for pair in found]
     assert abs(plain[0] - plain[1]) < 64 << 10
     assert with_dropout == plain
-    # PyTorch's own makes gradients for each head of the query first.
+    # PyTorch's own attention first computes gradients for each head of the query.
     assert of_groups[0] < of_groups[1]
     assert masked
     assert captured == [8 * 256 * 64, 256 * 64, 64, 1]

@@ -1,4 +1,4 @@
-"""Values on the simulated GPU: what is computed, what is not, and what the program hears of it."""
+"""Values on the simulated GPU: computed values, missing values, and the warnings about them."""
 
 from __future__ import annotations
 
@@ -95,12 +95,12 @@ def test_small_results_are_those_of_the_host(
     assert 400 < random["kept"] < 600
 
 
-def test_what_was_too_large_is_warned_about_once_a_place(run_simulated: RunSimulated) -> None:
+def test_uncomputed_large_values_warn_once_for_each_place(run_simulated: RunSimulated) -> None:
     done = run_simulated("sim_values.py")
     found = json.loads(done.stdout.splitlines()[-1])
     unknown = found["unknown"]
     assert unknown["sum"] == 0
-    # Computed of zeros that nobody computed, and warned about all the same.
+    # The results come from zeros that stand for uncomputed values, which still causes a warning.
     assert unknown["copied"] == 1000
     assert len(unknown["argmax"]) == 1000
     assert all(0 <= index < 1000 for index in unknown["argmax"])
@@ -125,7 +125,7 @@ def test_programs_that_decide_by_values_end_as_on_a_card(
     assert outcomes["suppression_of_boxes"]["same"]
     routing = outcomes["routing_of_experts"]
     assert [sum(routing["small"]), sum(routing["large"])] == [2 * 64, 2 * 2048]
-    # Nobody computed the large router, and no expert is left out or flooded.
+    # The large router is not computed; still no expert gets too few or too many tokens.
     assert max(routing["large"]) < 2 * min(routing["large"])
     assert outcomes["loss_scaling"] == {
         "scales": [4.0, 8.0, 4.0, 4.0, 8.0],
@@ -151,11 +151,11 @@ def test_a_graph_moves_bytes_and_computes_nothing(run_simulated: RunSimulated) -
 
 
 def test_operators_that_come_later_are_seen(run_simulated: RunSimulated) -> None:
-    # Nobody knows what an operator of another library does.
+    # The effect of an operator of another library is unknown.
     assert last_line(run_simulated, LATE_OPERATORS) == 1
 
 
-def test_the_command_ends_with_what_was_missed(run_program: RunProgram, tmp_path: Path) -> None:
+def test_the_command_ends_with_the_missing_parts(run_program: RunProgram, tmp_path: Path) -> None:
     script = tmp_path / "libraries.py"
     script.write_text(LIBRARIES)
     lines = run_program(SIMULATE, "simulate", str(script)).stderr.splitlines()

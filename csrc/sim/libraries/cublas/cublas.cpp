@@ -1,4 +1,4 @@
-// cuBLAS: handles, settings and copies. What computes is in operations.cpp.
+// cuBLAS: handles, settings and copies. Functions that compute are in operations.cpp.
 #include "sim/libraries/cublas/handle.h"
 
 #include <cublas_v2.h>
@@ -19,7 +19,7 @@ cublasStatus_t status(CUresult result) {
   return result == CUDA_SUCCESS ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
-// Columns of `rows` elements between two matrices of any kind of memory.
+// Copies columns of `rows` elements between two matrices in any kind of memory.
 cublasStatus_t copy_matrix(std::int64_t rows, std::int64_t columns, std::int64_t element,
                            const void* from, std::int64_t from_ld, void* to, std::int64_t to_ld,
                            CUstream stream) {

@@ -1,5 +1,5 @@
-// What a cuBLAS handle points at. Not thread-safe: as with cuBLAS, a handle belongs to one thread
-// at a time.
+// The object behind a cuBLAS handle. Not thread-safe: as with cuBLAS, a handle belongs to one
+// thread at a time.
 #pragma once
 
 #include <cuda.h>

@@ -1,8 +1,8 @@
-// Matrix products of cuBLAS. Each becomes an operation of its handle's stream that knows its sizes,
-// because its time depends on them; the other functions that compute are in stubs.cpp.
+// Matrix products of cuBLAS. Each becomes an operation on its handle's stream, with the sizes that
+// determine its duration. The other functions that compute are in stubs.cpp.
 //
-// They are declared here by their machine-level shape, not by cublas_api.h: all element types of
-// one function share a shape.
+// They are declared here by their binary interface, not by cublas_api.h: the variants of a function
+// for all element types have the same one.
 #include "sim/libraries/cublas/handle.h"
 #include "sim/libraries/cublas_lt/blas_operation.h"
 
@@ -37,9 +37,9 @@ Precision precision_of(int type) {
     return product(handle, m, n, k, 1, Precision::precision, a, b, c);                            \
   }
 FERRO_SIM_PRODUCT(cublasSgemm_v2, kSingle)
-FERRO_SIM_PRODUCT(cublasDgemm_v2, kTwice)
+FERRO_SIM_PRODUCT(cublasDgemm_v2, kDouble)
 FERRO_SIM_PRODUCT(cublasCgemm_v2, kSingle)
-FERRO_SIM_PRODUCT(cublasZgemm_v2, kTwice)
+FERRO_SIM_PRODUCT(cublasZgemm_v2, kDouble)
 FERRO_SIM_PRODUCT(cublasHgemm, kHalf)
 
 #define FERRO_SIM_TYPED(name)                                                                     \
@@ -59,9 +59,9 @@ FERRO_SIM_TYPED(cublasGemmEx)
   }
 FERRO_SIM_BATCHED(cublasHgemmBatched, kHalf)
 FERRO_SIM_BATCHED(cublasSgemmBatched, kSingle)
-FERRO_SIM_BATCHED(cublasDgemmBatched, kTwice)
+FERRO_SIM_BATCHED(cublasDgemmBatched, kDouble)
 FERRO_SIM_BATCHED(cublasCgemmBatched, kSingle)
-FERRO_SIM_BATCHED(cublasZgemmBatched, kTwice)
+FERRO_SIM_BATCHED(cublasZgemmBatched, kDouble)
 
 #define FERRO_SIM_STRIDED(name, precision)                                                        \
   FERRO_SIM_EXPORT int name(const BlasHandle* handle, int, int, int m, int n, int k, const void*, \
@@ -71,9 +71,9 @@ FERRO_SIM_BATCHED(cublasZgemmBatched, kTwice)
   }
 FERRO_SIM_STRIDED(cublasHgemmStridedBatched, kHalf)
 FERRO_SIM_STRIDED(cublasSgemmStridedBatched, kSingle)
-FERRO_SIM_STRIDED(cublasDgemmStridedBatched, kTwice)
+FERRO_SIM_STRIDED(cublasDgemmStridedBatched, kDouble)
 FERRO_SIM_STRIDED(cublasCgemmStridedBatched, kSingle)
-FERRO_SIM_STRIDED(cublasZgemmStridedBatched, kTwice)
+FERRO_SIM_STRIDED(cublasZgemmStridedBatched, kDouble)
 
 FERRO_SIM_EXPORT int cublasGemmStridedBatchedEx(const BlasHandle* handle, int, int, int m, int n,
                                                 int k, const void*, const void* a, int type, int,

@@ -1,9 +1,9 @@
-// The functions of cuBLAS that nothing else defines: weak, as the other stubs (cuda/stubs.cpp).
+// Stubs of the functions of cuBLAS that no other source defines; weak, as those in cuda/stubs.cpp.
 #include "sim/libraries/cublas/handle.h"
 #include "sim/libraries/cublas_lt/blas_operation.h"
 #include "sim/libraries/cuda/unsupported.h"
 
-// What computes becomes an operation of its handle's stream.
+// A function that computes becomes an operation on its handle's stream.
 #define FERRO_SIM_OPERATION(name)                                                            \
   extern "C" __attribute__((weak, visibility("default"))) int name(                          \
       const ferro::sim::BlasHandle* handle) {                                                \

@@ -33,7 +33,7 @@ Precision precision_of(cudaDataType type) {
       return Precision::kSingle;
     case CUDA_R_64F:
     case CUDA_C_64F:
-      return Precision::kTwice;
+      return Precision::kDouble;
     default:
       return Precision::kHalf;
   }

@@ -13,7 +13,7 @@ namespace ferro::sim {
 // Complex elements count as real ones, elements of 8 bits as those of 16.
 Precision precision_of(cudaDataType type);
 
-// Where a product finds its operands, or arrays of such addresses, and leaves what it makes.
+// The addresses of a product's operands, result and workspace, or of arrays of such addresses.
 struct Operands {
   const void* a = nullptr;
   const void* b = nullptr;
@@ -21,10 +21,10 @@ struct Operands {
   const void* workspace = nullptr;
 };
 
-// Enqueues the stand-in of `product` on `stream`.
+// Enqueues the stand-in for `product` on `stream`.
 CUresult enqueue_product(CUstream stream, Product product, Operands operands);
 
-// Enqueues the stand-in of any other function.
+// Enqueues the stand-in for any other function.
 CUresult enqueue_operation(CUstream stream);
 
 }  // namespace ferro::sim

@@ -1,5 +1,5 @@
-// cuBLASLt: descriptions are blocks of memory that nobody reads, except a matrix's sizes and type;
-// every product has one algorithm, without a workspace.
+// cuBLASLt. Of the descriptors, only a matrix's sizes and type and the transposition of A are read.
+// Every product has one algorithm, without a workspace.
 #include "sim/libraries/cublas_lt/blas_operation.h"
 
 #include <cublasLt.h>
@@ -11,7 +11,7 @@
 
 namespace {
 
-// Lives in the first words of a cublasLtMatrixLayoutOpaque_t.
+// Lies in the first words of a cublasLtMatrixLayoutOpaque_t.
 struct Layout {
   std::uint64_t rows;
   std::uint64_t columns;
@@ -110,7 +110,7 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t description) {
   return destroy(description);
 }
 
-// The first word keeps whether A is transposed: it says which side of A is k.
+// The first word records whether A is transposed, which determines the dimension of A that is k.
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t description,
                                               cublasLtMatmulDescAttributes_t which,
                                               const void* value, size_t bytes) {

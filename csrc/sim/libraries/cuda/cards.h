@@ -1,5 +1,5 @@
-// The state of the cards for NVML: of all processes that share them, without a counted driver call.
-// In libcuda.so.1. Thread-safe; also in a child of fork().
+// The state of the cards for NVML, over all processes that share them. No call counts as a driver
+// call. In libcuda.so.1. Thread-safe; also in a child of fork().
 #pragma once
 
 #include <cstddef>
@@ -25,6 +25,6 @@ extern "C" {
 int ferro_sim_card_count();
 // `index` is below the count.
 void ferro_sim_card(int index, FerroSimCard* out);
-// Writes at most `size` processes that hold memory of the card; gives how many there are.
+// Writes at most `size` processes that hold memory of the card; returns their number.
 std::size_t ferro_sim_card_holders(int index, FerroSimHolder* out, std::size_t size);
 }

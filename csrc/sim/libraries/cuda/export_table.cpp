@@ -1,9 +1,10 @@
-// The driver's private tables, which NVIDIA's own libcudart asks for. There are none.
+// The driver's private tables, which NVIDIA's own libcudart requests. There are none here.
 //
-// With stand-ins for all of them it asks one for proof that the driver is NVIDIA's, and does not
-// start without. So the refusal comes first, and names the library that has it (ADR 27). NVRTC also
-// asks, before the first kernel that it compiles, and compiles without: PyTorch keeps the kernel on
-// disk, so a report of it would be in the first of several equal runs only.
+// Given stand-ins for all of them, libcudart calls one for proof that the driver is NVIDIA's, and
+// fails without it. So the request is refused, with a report that names the library that contains
+// this libcudart (ADR 27). NVRTC requests a table too, before it compiles its first kernel, and
+// works without it. PyTorch caches the kernel on disk, so a report would appear only in the first
+// of several equal runs.
 #include "sim/libraries/cuda/unsupported.h"
 
 #include <cuda.h>

@@ -1,5 +1,5 @@
-// Functions for libraries that move bytes between ranks: a waiting function in the order of a
-// stream, and access to device memory from it.
+// Functions for libraries that move bytes between ranks: a host function in stream order that may
+// wait, and its access to device memory.
 //
 // In libcuda.so.1. Thread-safe, also within a function that waits. Bytes that a GPU would have
 // computed are unknown.
@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-// Of an address on.
+// An offset from an address, and a size.
 struct FerroSimRange {
   std::uint64_t begin;
   std::uint64_t bytes;
@@ -16,18 +16,18 @@ struct FerroSimRange {
 
 extern "C" {
 // Like cuLaunchHostFunc, for a function that may wait for other processes or threads, in a stream
-// of the current context. In eager time it has ended when this returns. Gives a CUresult.
+// of the current context. In eager time it has ended when this returns. Returns a CUresult.
 int ferro_sim_wait_in_order(void* stream, void (*function)(void*), void* argument);
 // Does device memory keep its contents?
 int ferro_sim_has_contents();
-// Writes at most `room` unknown ranges and gives how many there are; -1: not all is mapped.
+// Writes at most `room` unknown ranges and returns their number, or -1 if a byte is not mapped.
 std::int64_t ferro_sim_unknown(std::uint64_t address, std::size_t bytes, FerroSimRange* ranges,
                                std::size_t room);
-// 0, or -1 where not all is mapped. A null source writes zeros, or with `keep` leaves the bytes;
-// all are known afterwards but for those in the ranges.
+// Both return 0, or -1 if a byte is not mapped. A null source writes zeros, or with `keep` leaves
+// the bytes. Afterwards all bytes are known, except those in `unknown`.
 int ferro_sim_take(std::uint64_t address, void* destination, std::size_t bytes);
 int ferro_sim_put(std::uint64_t address, const void* source, std::size_t bytes, int keep,
                   const FerroSimRange* unknown, std::size_t ranges);
-// The thread asks for an operation that says itself which of its results are known.
+// Counts a library operation of this thread that reports which of its results are known.
 void ferro_sim_note_transfer();
 }

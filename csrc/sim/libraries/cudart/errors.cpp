@@ -21,7 +21,7 @@ const char* cudaGetErrorName(cudaError_t error) {
 }
 
 const char* cudaGetErrorString(cudaError_t error) {
-  // The driver does not know those of the runtime.
+  // The driver has no text for errors of the runtime.
   if (error == cudaErrorInvalidDeviceFunction) return "invalid device function";
   const char* text = nullptr;
   const CUresult found = cuGetErrorString(static_cast<CUresult>(error), &text);

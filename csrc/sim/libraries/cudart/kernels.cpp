@@ -1,5 +1,5 @@
-// Kernels: attributes, occupancy, launches. A launch becomes an operation of its stream; what the
-// kernel would compute is not done.
+// Kernels: attributes, occupancy, launches. A launch becomes an operation of its stream; the kernel
+// computes nothing.
 #include "sim/libraries/cudart/registry.h"
 #include "sim/libraries/cudart/state.h"
 
@@ -20,7 +20,7 @@ struct CallConfiguration {
   size_t shared;
   cudaStream_t stream;
 };
-// Between <<<...>>> and the launch, nested as the kernels' arguments are.
+// Set between <<<...>>> and the launch. Nested, because an argument of a kernel may launch another.
 thread_local std::vector<CallConfiguration> call_configurations;
 
 int attribute(cudaDeviceAttr which) {
@@ -68,7 +68,7 @@ cudaError_t occupancy(int* blocks, int block, size_t dynamic_shared) {
 
 extern "C" {
 
-// What nvcc's output calls at launch sites; no public header declares it.
+// nvcc's output calls these at launch sites; no public header declares them.
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, CUstream_st* stream);
 cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared, void* stream);
 cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* host_function);
@@ -91,7 +91,7 @@ cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared, 
   return cudaSuccess;
 }
 
-// A kernel's handle is the host's stand-in, so the functions below take both.
+// A kernel's handle is the address of its stand-in on the host, so the functions below accept both.
 cudaError_t cudaGetKernel(cudaKernel_t* kernel, const void* host_function) {
   if (kernel == nullptr) return finish(cudaErrorInvalidValue);
   *kernel = static_cast<cudaKernel_t>(const_cast<void*>(host_function));
@@ -139,8 +139,8 @@ cudaError_t cudaFuncGetName(const char** name, const void* host_function) {
   return *name != nullptr ? cudaSuccess : finish(cudaErrorInvalidDeviceFunction);
 }
 
-// What a kernel of moderate size has, but for the architecture of its code: programs choose by it
-// what they launch (as CUB does), and only know those that they were compiled for.
+// Reports the figures of a kernel of moderate size, but the true architecture of its code: programs
+// such as CUB choose by it what they launch, and know only those that they were compiled for.
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* host_function) {
   if (attributes == nullptr) return finish(cudaErrorInvalidValue);
   const cudaError_t ready = ensure_context();

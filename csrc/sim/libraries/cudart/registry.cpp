@@ -10,8 +10,8 @@
 namespace ferro::sim {
 namespace {
 
-// What one translation unit of a program brought along. Loaded when the first of its kernels is
-// used, as the driver does.
+// The device code of one translation unit. Loaded at the first use of one of its kernels, as the
+// driver does.
 struct Image {
   const void* binary = nullptr;
   CUmodule module = nullptr;
@@ -43,7 +43,7 @@ Registry& registry() {
 }  // namespace
 
 void** register_image(const void* binary) {
-  // Never freed: kernels are never forgotten.
+  // Never freed: kernels are never removed.
   return reinterpret_cast<void**>(new Image{binary});
 }
 
@@ -125,7 +125,7 @@ CUresult find_variable(const void* stand_in, CUdeviceptr* address, std::size_t* 
 
 }  // namespace ferro::sim
 
-// What nvcc's output calls from static initialisers; no public header declares it.
+// nvcc's output calls these from static initialisers; no public header declares them.
 extern "C" {
 
 void** __cudaRegisterFatBinary(void* image);

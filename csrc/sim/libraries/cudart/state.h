@@ -1,6 +1,6 @@
-// What the runtime keeps per thread, on top of the driver: the device and the last error.
+// The runtime's state of a thread, on top of the driver's: the device and the last error.
 //
-// Every runtime function of this folder ends with `finish()`. Thread-safe: all state is
+// Every runtime function of this directory ends with `finish()`. Thread-safe: all state is
 // thread-local or belongs to the driver.
 #pragma once
 
@@ -16,8 +16,7 @@ constexpr cudaError_t to_runtime(CUresult result) { return static_cast<cudaError
 cudaError_t finish(cudaError_t error);
 inline cudaError_t finish(CUresult result) { return finish(to_runtime(result)); }
 
-// The thread's last error; `take` also forgets it, except for an error that only the end of the
-// process cures.
+// The thread's last error; `take` also clears it, unless the error is sticky.
 cudaError_t peek_last_error();
 cudaError_t take_last_error();
 

@@ -85,7 +85,7 @@ cudaError_t cudaStreamGetAttribute(cudaStream_t, cudaLaunchAttributeID,
   return cudaSuccess;
 }
 
-// Attributes are hints about caches and synchronisation: nothing of the model depends on them.
+// Attributes are hints about caches and synchronisation, which the simulation does not model.
 cudaError_t cudaStreamSetAttribute(cudaStream_t, cudaLaunchAttributeID,
                                    const cudaLaunchAttributeValue*) {
   return cudaSuccess;

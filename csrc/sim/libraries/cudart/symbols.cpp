@@ -24,7 +24,7 @@ cudaError_t symbol_address(const void* symbol, size_t offset, CUdeviceptr* out) 
   return ferro::sim::to_runtime(result);
 }
 
-// A copy that lives for ever.
+// Returns a copy that is never freed.
 const char* keep(const char* text) {
   static std::mutex* const mutex = new std::mutex;
   static std::set<std::string>* const texts = new std::set<std::string>;
@@ -81,7 +81,7 @@ cudaError_t cudaMemcpyFromSymbolAsync(void* to, const void* symbol, size_t bytes
   return cudaMemcpyAsync(to, reinterpret_cast<void*>(from), bytes, kind, stream);
 }
 
-// Options tell a compiler what to do with code that is not compiled here.
+// The options are for a compiler. No code is compiled here, so they are ignored.
 cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* code, cudaJitOption*, void**,
                                 unsigned, cudaLibraryOption*, void**, unsigned) {
   FERRO_SIM_FORWARD(cuLibraryLoadData(reinterpret_cast<CUlibrary*>(library), code, nullptr, nullptr,
@@ -101,7 +101,7 @@ cudaError_t cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t library, co
   if (result == CUDA_SUCCESS) result = cuKernelGetFunction(&function, found);
   if (result != CUDA_SUCCESS) return finish(result);
   *kernel = reinterpret_cast<cudaKernel_t>(found);
-  // The library may be unloaded with its text; names of registered kernels live for ever.
+  // `name` may disappear with the library, but names of registered kernels must stay valid.
   ferro::sim::register_kernel(*kernel, keep(name), function);
   return cudaSuccess;
 }

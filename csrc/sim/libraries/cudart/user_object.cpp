@@ -25,7 +25,7 @@ struct Objects {
   std::set<Object*> live;
   std::map<const void*, std::map<Object*, unsigned>> held;  // by graph
 
-  // Takes references away; an object without any is moved to `dead`.
+  // Drops references. Moves an object that has none left to `dead`.
   void release(Object* object, unsigned count, std::vector<Object*>& dead) {
     object->references -= count < object->references ? count : object->references;
     if (object->references == 0) {
@@ -40,7 +40,7 @@ Objects& objects() {
   return *instance;
 }
 
-void bury(const std::vector<Object*>& dead) {
+void destroy_all(const std::vector<Object*>& dead) {
   for (Object* object : dead) {
     object->destroy(object->data);
     delete object;
@@ -71,7 +71,7 @@ void drop_user_objects(const void* graph) {
     if (held.empty()) return;
     for (const auto& [object, count] : held.mapped()) o.release(object, count, dead);
   }
-  bury(dead);
+  destroy_all(dead);
 }
 
 }  // namespace ferro::sim
@@ -105,7 +105,7 @@ cudaError_t cudaUserObjectRelease(cudaUserObject_t handle, unsigned count) {
     if (!o.live.contains(from_handle(handle))) return finish(cudaErrorInvalidValue);
     o.release(from_handle(handle), count, dead);
   }
-  bury(dead);
+  destroy_all(dead);
   return cudaSuccess;
 }
 
@@ -116,7 +116,7 @@ cudaError_t cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t handle
   Object* const object = from_handle(handle);
   if (!o.live.contains(object)) return finish(cudaErrorInvalidValue);
   o.held[graph][object] += count;
-  // Moved references were the caller's.
+  // The caller gives up moved references.
   if ((flags & cudaGraphUserObjectMove) == 0) object->references += count;
   return cudaSuccess;
 }
@@ -132,7 +132,7 @@ cudaError_t cudaGraphReleaseUserObject(cudaGraph_t graph, cudaUserObject_t handl
     held -= count;
     o.release(object, count, dead);
   }
-  bury(dead);
+  destroy_all(dead);
   return cudaSuccess;
 }
 

@@ -1,4 +1,4 @@
-// User objects: host resources that live as long as the graphs that were given them.
+// User objects: host resources that live as long as the graphs that retain them.
 //
 // Thread-safe. Invariant: an object's count = references of its owner + those of all graphs and
 // instantiated graphs; at 0 its destructor runs, outside the lock.
@@ -6,9 +6,9 @@
 
 namespace ferro::sim {
 
-// The instantiated graph holds all that the graph holds.
+// Makes the instantiated graph retain all objects of the graph.
 void share_user_objects(const void* graph, const void* exec);
-// A graph or an instantiated graph is gone.
+// Releases the objects of a destroyed graph or instantiated graph.
 void drop_user_objects(const void* graph);
 
 }  // namespace ferro::sim

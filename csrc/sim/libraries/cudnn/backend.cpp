@@ -1,5 +1,5 @@
-// cuDNN's graph interface: for each convolution an engine with its workspace, and one that needs none
-// for when memory is short. Nothing is computed.
+// cuDNN's graph interface. Each convolution has an engine that needs a workspace, and one that
+// needs none, for when memory is short. Nothing is computed.
 //
 // Graphs without a convolution are refused, as by a cuDNN that has no engine for them.
 #include "sim/libraries/cudnn/descriptor.h"
@@ -15,7 +15,7 @@
 namespace ferro::sim {
 namespace {
 
-// What a cudnnBackendDescriptor_t points to.
+// A cudnnBackendDescriptor_t points to this.
 using Held = std::shared_ptr<Descriptor>;
 
 Held& held(cudnnBackendDescriptor_t descriptor) { return *static_cast<Held*>(descriptor); }
@@ -114,7 +114,7 @@ std::optional<Convolution> convolution(const Descriptor& operation) {
   return std::nullopt;
 }
 
-// That of a graph, which may add a bias and an activation.
+// The convolution of a graph, which may add a bias and an activation.
 std::optional<Convolution> convolution_of(const Descriptor* graph) {
   const auto* const operations =
       graph == nullptr ? nullptr : graph->find(CUDNN_ATTR_OPERATIONGRAPH_OPS);
@@ -165,7 +165,7 @@ std::shared_ptr<const Descriptor> shared_first(const Descriptor& descriptor,
   return found == nullptr || found->descriptors.empty() ? nullptr : found->descriptors.front();
 }
 
-// What is known once a descriptor is whole.
+// Checks a complete descriptor, and sets the attributes that follow from the others.
 cudnnStatus_t finalize(Descriptor& descriptor) {
   switch (descriptor.type()) {
     case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR:
@@ -201,7 +201,7 @@ cudnnStatus_t finalize(Descriptor& descriptor) {
   }
 }
 
-// Of a pack: the data of the operation, in no particular order, and the workspace.
+// The operands in a pack: the data of the operation, in no particular order, and the workspace.
 Operands operands_of(const Descriptor& pack) {
   std::vector<const void*> data = pack.pointers(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
   std::vector<const void*> workspace = pack.pointers(CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
@@ -215,7 +215,7 @@ cudnnStatus_t run_convolution(CUstream stream, const Convolution& c, const Opera
   const std::int64_t results = s.images * s.output_places;
   const std::int64_t window = s.inputs / s.groups * s.window;
   const Precision precision = s.element == 4  ? Precision::kSingle
-                              : s.element > 4 ? Precision::kTwice
+                              : s.element > 4 ? Precision::kDouble
                                               : Precision::kHalf;
   ensure_context();
   return cudnn_status(enqueue_product(
@@ -276,14 +276,14 @@ cudnnStatus_t cudnnBackendGetAttribute(const cudnnBackendDescriptor_t descriptor
   if (descriptor == nullptr) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
   const Descriptor::Attribute* const found = held(descriptor)->find(name);
   if (found != nullptr && found->type != type) return CUDNN_STATUS_BAD_PARAM;
-  // Of notes, knobs and the like an engine has none.
+  // An engine has no notes, knobs or similar attributes.
   const std::int64_t there = found == nullptr ? 0 : found->count;
   if (values == nullptr) {
     if (count != nullptr) *count = there;
     return CUDNN_STATUS_SUCCESS;
   }
-  // What was written, not what there is: cudnn-frontend takes as many results as are counted, and
-  // torch 2.15 asks for one.
+  // The count is that of the written values, not of all: cudnn-frontend reads as many results as
+  // are counted, and torch 2.15 requests one.
   const auto given = static_cast<std::size_t>(std::clamp(requested, std::int64_t{0}, there));
   if (count != nullptr) *count = static_cast<std::int64_t>(given);
   if (type == CUDNN_TYPE_BACKEND_DESCRIPTOR) {

@@ -1,6 +1,7 @@
-// A descriptor of cuDNN's graph interface: attributes, each a row of values or of other descriptors.
+// A descriptor of cuDNN's graph interface: attributes, each an array of values or of other
+// descriptors.
 //
-// Not thread-safe. A descriptor that another names is copied when it is named.
+// Not thread-safe. An attribute shares the descriptors that it holds.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +26,7 @@ class Descriptor {
 
   cudnnBackendDescriptorType_t type() const { return type_; }
   void set(cudnnBackendAttributeName_t name, Attribute attribute);
-  // Null when it was not set.
+  // Null when the attribute was not set.
   const Attribute* find(cudnnBackendAttributeName_t name) const;
 
   // The values of an attribute; empty when it was not set, or is of another type.
@@ -43,7 +44,7 @@ class Descriptor {
   std::map<cudnnBackendAttributeName_t, Attribute> attributes_;
 };
 
-// Bytes of one value; 0 for types that are not known.
+// Bytes of one value.
 std::size_t size_of(cudnnBackendAttributeType_t type);
 
 }  // namespace ferro::sim

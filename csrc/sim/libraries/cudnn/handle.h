@@ -1,6 +1,6 @@
-// What a cudnnHandle_t is here: the stream that the operations of its owner go to.
+// The object behind a cudnnHandle_t: the stream of its operations.
 //
-// As cuDNN's, a handle belongs to one thread at a time.
+// Not thread-safe: as with cuDNN, a handle belongs to one thread at a time.
 #pragma once
 
 #include "sim/libraries/cublas_lt/blas_operation.h"
@@ -20,8 +20,8 @@ inline cudnnStatus_t cudnn_status(CUresult result) {
   return result == CUDA_SUCCESS ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_EXECUTION_FAILED;
 }
 
-// cuDNN is a client of libcudart, which gives a thread the context of its device when it is first
-// needed. Threads of autograd come without one.
+// cuDNN calls libcudart, whose first call in a thread makes the context of its device current.
+// Autograd's threads start without one.
 inline void ensure_context() {
   CUcontext current = nullptr;
   if (cuCtxGetCurrent(&current) == CUDA_SUCCESS && current != nullptr) return;
@@ -30,7 +30,7 @@ inline void ensure_context() {
   if (free != nullptr) free(nullptr);
 }
 
-// Enqueues the stand-in of a function that is no convolution.
+// Enqueues the stand-in for a function other than a convolution.
 inline cudnnStatus_t run(cudnnHandle_t handle) {
   if (handle == nullptr) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
   ensure_context();

@@ -1,4 +1,4 @@
-// Recurrent networks in cuDNN: what their memory is, and where each weight lies.
+// Recurrent networks in cuDNN: the sizes of their memory, and the address of each weight.
 #include "sim/libraries/cudnn/handle.h"
 #include "sim/libraries/cudnn/tensors.h"
 #include "sim/libraries/cudnn/workspaces.h"

@@ -1,4 +1,4 @@
-// Tensors, normalization of batches, samples of images and dropout, in cuDNN's older functions.
+// Tensors, batch normalization, spatial transformers and dropout in cuDNN's legacy interface.
 #include "sim/libraries/cudnn/tensors.h"
 
 #include "sim/libraries/cudnn/handle.h"
@@ -171,7 +171,7 @@ cudnnStatus_t cudnnSpatialTfSamplerBackward(cudnnHandle_t handle,
 cudnnStatus_t cudnnCreateDropoutDescriptor(cudnnDropoutDescriptor_t* made) { return create(made); }
 cudnnStatus_t cudnnDestroyDropoutDescriptor(cudnnDropoutDescriptor_t made) { return destroy(made); }
 
-// Of an H100: a state for each thread that it holds at once.
+// As on an H100: one state for each thread that it can hold at once.
 cudnnStatus_t cudnnDropoutGetStatesSize(cudnnHandle_t, size_t* bytes) {
   *bytes = 6488064;
   return CUDNN_STATUS_SUCCESS;

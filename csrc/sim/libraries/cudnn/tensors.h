@@ -1,4 +1,4 @@
-// What cuDNN's older functions know of a tensor.
+// Tensor descriptors of cuDNN's legacy interface.
 #pragma once
 
 #include <cstdint>

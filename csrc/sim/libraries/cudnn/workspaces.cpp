@@ -7,13 +7,13 @@ namespace {
 
 constexpr std::int64_t kSmall = 256;
 
-// Kernels for elements of 16 bits want multiples of 8 channels, those for floats take any number.
+// Kernels for 16-bit elements need multiples of 8 channels; those for floats accept any number.
 std::int64_t padded(std::int64_t channels, std::int64_t element) {
   const std::int64_t step = element == 2 ? 8 : 1;
   return (channels + step - 1) / step * step;
 }
 
-// Of tensors as the kernels want them.
+// The sizes of copies of the tensors in the kernels' layout.
 struct Copies {
   explicit Copies(const ConvolutionShape& s)
       : inputs(s.images * padded(s.inputs, s.element) * s.input_places * s.element),
@@ -27,7 +27,7 @@ struct Copies {
 
 std::int64_t tiles(std::int64_t length, std::int64_t tile) { return (length + tile - 1) / tile; }
 
-// Gradients of weights are few long sums, which the 132 processors of an H100 share.
+// A weight gradient consists of few long sums, which the 132 multiprocessors of an H100 split.
 std::int64_t partial_sums(const ConvolutionShape& s) {
   const std::int64_t columns = s.inputs / s.groups * s.window;
   const bool narrow = s.outputs < 128;
@@ -62,18 +62,19 @@ std::int64_t channels_last(const ConvolutionShape& s, Pass pass) {
   return pass == Pass::kForward ? copies.inputs + copies.weights : copies.all();
 }
 
-// A window of one place that visits all places is a product, and needs no copies.
+// A convolution with a window of one position and no stride is a matrix product, and needs no
+// copies.
 std::int64_t pointwise(const ConvolutionShape& s, Pass pass) {
   const Copies copies(s);
   const std::int64_t both = copies.inputs + copies.outputs;
-  // Rows of an odd number of elements begin where no tensor core can read.
+  // Tensor cores cannot read the alignment of rows with an odd number of elements.
   if (s.input_places % 2 != 0) return both;
   const std::int64_t sums = s.outputs * s.inputs / s.groups * 4 * s.images;
   return pass == Pass::kWeightGradient ? std::min(sums, both) : 0;
 }
 
 std::int64_t channels_first(const ConvolutionShape& s, Pass pass) {
-  // Of pictures with few channels, as they come from files.
+  // Of images with few channels, such as decoded files.
   constexpr std::int64_t kFew = 4;
   constexpr std::int64_t kLargeWindow = 49;
   if (s.element == 4 && s.inputs <= kFew) {
@@ -87,7 +88,7 @@ std::int64_t channels_first(const ConvolutionShape& s, Pass pass) {
 }  // namespace
 
 std::size_t workspace_of(const ConvolutionShape& s, Pass pass) {
-  // Elements of 64 bits have kernels of their own.
+  // 64-bit elements have separate kernels.
   if (s.element > 4) return 0;
   const bool deep = s.groups > 1 && s.groups == s.inputs && s.groups == s.outputs;
   const bool product = s.window == 1 && !s.strided;
@@ -105,7 +106,7 @@ std::size_t normalization_workspace(std::int64_t bytes, std::int64_t channels, b
 
 namespace {
 
-// What one layer in one direction reads.
+// The number of inputs of one layer in one direction.
 std::int64_t inputs_of(const RecurrentShape& s, std::int64_t layer) {
   return layer / s.directions == 0 ? s.inputs : s.projected * s.directions;
 }
@@ -162,7 +163,7 @@ std::size_t recurrent_workspace(const RecurrentShape& s, std::int64_t rows) {
 }
 
 std::size_t recurrent_reserve(const RecurrentShape& s, std::int64_t rows) {
-  // Of an LSTM the cell's state too, of a GRU what each gate was before it was multiplied.
+  // An LSTM also keeps the cell state, a GRU each gate before its multiplication.
   const std::int64_t kept = s.gates == 4 ? 5 : s.gates == 3 ? 6 : 1;
   const std::int64_t states = rows * s.hidden * s.layers * s.directions * kept * s.element;
   const std::int64_t between = rows * s.projected * s.directions * (s.layers - 1);

@@ -1,8 +1,8 @@
-// How much memory cuDNN asks its caller for. Pure functions of shapes, in bytes.
+// The sizes of the workspaces that cuDNN requests. Pure functions of shapes, in bytes.
 //
-// They are fitted to what cuDNN 9.19 asked for on an H100 (`benchmarks.training.workspaces` has the
-// cases, and says how far these are from them). Which of its kernels cuDNN takes is its secret, so
-// what is left out is what depends on that alone: partial sums, of up to 17 MB each.
+// They are fitted to the requests of cuDNN 9.19 on an H100; `benchmarks.training.workspaces` has
+// the cases and prints the differences. How cuDNN chooses among its kernels is not documented, so
+// these functions leave out what depends only on that choice: partial sums of up to 17 MB each.
 #pragma once
 
 #include <cstddef>
@@ -13,24 +13,25 @@ namespace ferro::sim {
 
 enum class Pass { kForward, kInputGradient, kWeightGradient };
 
-// The images are `inputs` channels of `input_places`, the results `outputs` of `output_places`.
+// An image has `inputs` channels of `input_places` positions each, a result `outputs` channels of
+// `output_places`.
 struct ConvolutionShape {
   std::int64_t images = 1;
   std::int64_t inputs = 1;
   std::int64_t outputs = 1;
   std::int64_t input_places = 1;
   std::int64_t output_places = 1;
-  std::int64_t window = 1;  // places in it
+  std::int64_t window = 1;  // positions
   std::int64_t groups = 1;
   std::int64_t element = 4;  // bytes
   bool strided = false;
   bool channels_last = false;
 };
 
-// Kernels of tensor cores want channels last. What lies otherwise is copied, all three tensors of it.
+// Tensor-core kernels need the channels last. With another layout all three tensors are copied.
 std::size_t workspace_of(const ConvolutionShape& shape, Pass pass);
 
-// Only of tensors with channels last; `bytes` are those of the input.
+// Only for tensors with the channels last; `bytes` is the size of the input.
 std::size_t normalization_workspace(std::int64_t bytes, std::int64_t channels, bool backward);
 
 struct RecurrentShape {

@@ -1,4 +1,4 @@
-// NCCL: what moves bytes between ranks.
+// NCCL's functions that move bytes between ranks.
 #include "sim/libraries/nccl/group.h"
 #include "sim/libraries/nccl/handle.h"
 

@@ -13,13 +13,13 @@ struct LastError {
   std::string text;
 };
 
-// Never destroyed: static destructors of other libraries may ask.
+// Never destroyed: static destructors of other libraries may read it.
 LastError& the_last_error() {
   static LastError* const instance = new LastError;
   return *instance;
 }
 
-// Names of communicators made of others: FNV-1a, of 64 bits.
+// Names a communicator derived from another: 64-bit FNV-1a.
 std::string hash_of(const std::string& text) {
   std::uint64_t hash = 0xcbf29ce484222325;
   for (const char c : text) {
@@ -32,7 +32,7 @@ std::string hash_of(const std::string& text) {
 
 }  // namespace
 
-std::chrono::seconds patience() {
+std::chrono::seconds wait_limit() {
   const char* text = std::getenv("FERRO_SIM_NCCL_TIMEOUT");
   const long seconds = text == nullptr ? 0 : std::strtol(text, nullptr, 10);
   return std::chrono::seconds(seconds > 0 ? seconds : 600);
@@ -91,7 +91,7 @@ std::shared_ptr<Communicator> Communicator::create(const std::string& name, int 
     to->lost_[static_cast<std::size_t>(lost)] = true;
     to->changed_.notify_all();
   };
-  made->mesh_ = Mesh::connect(name, ranks, rank, std::chrono::steady_clock::now() + patience(),
+  made->mesh_ = Mesh::connect(name, ranks, rank, std::chrono::steady_clock::now() + wait_limit(),
                               deliver, lose, failure);
   return made->mesh_ != nullptr ? made : nullptr;
 }
@@ -168,14 +168,14 @@ void Communicator::send(int to, const std::shared_ptr<const Message>& message) {
 
 std::shared_ptr<const Message> Communicator::take(const Place& place, const Terms& terms) {
   const auto from = static_cast<std::size_t>(place.from);
-  const auto seconds = patience();
+  const auto seconds = wait_limit();
   std::unique_lock lock(mutex_);
   auto found = inbox_.end();
   const bool in_time = changed_.wait_for(lock, seconds, [&] {
     found = inbox_.find(place);
     return found != inbox_.end() || lost_[from] || failure_;
   });
-  const std::string who = "rank " + std::to_string(place.from);
+  const std::string peer = "rank " + std::to_string(place.from);
   const std::string self = "rank " + std::to_string(rank_) + " of " + std::to_string(ranks_);
   Failure failure;
   if (found != inbox_.end()) {
@@ -183,16 +183,17 @@ std::shared_ptr<const Message> Communicator::take(const Place& place, const Term
     if (message->terms == terms) {
       return message;
     }
-    failure = {ncclInvalidUsage, self + " is in " + to_string(terms) + " and " + who + " in " +
+    failure = {ncclInvalidUsage, self + " is in " + to_string(terms) + " and " + peer + " in " +
                                      to_string(message->terms) +
                                      ": all ranks must call the same operations in the same order"};
   } else if (!in_time) {
-    failure = {ncclSystemError, self + " waited " + std::to_string(seconds.count()) + " s in " +
-                                    to_string(terms) + " for " + who +
-                                    ", which never came (FERRO_SIM_NCCL_TIMEOUT sets the seconds)"};
+    failure = {ncclSystemError,
+               self + " waited " + std::to_string(seconds.count()) + " s in " + to_string(terms) +
+                   " for " + peer +
+                   ", which did not arrive (FERRO_SIM_NCCL_TIMEOUT sets the seconds)"};
   } else {
     failure = {ncclRemoteError,
-               who + " has gone, and " + self + " waits for it in " + to_string(terms)};
+               peer + " has ended, and " + self + " waits for it in " + to_string(terms)};
   }
   lock.unlock();
   fail(std::move(failure));

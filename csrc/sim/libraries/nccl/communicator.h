@@ -1,6 +1,7 @@
-// A rank of a communicator: its connections to the others, what has come from them, its error.
+// A rank of a communicator: its connections to the other ranks, the messages received from them,
+// its error.
 //
-// Thread-safe. The first failure stays: everything that is called afterwards fails with it.
+// Thread-safe. The first failure stays: all later calls fail with it.
 #pragma once
 
 #include "sim/libraries/nccl/mesh.h"
@@ -15,10 +16,11 @@
 
 namespace ferro::sim::nccl {
 
-// How long a rank waits for others: FERRO_SIM_NCCL_TIMEOUT seconds, by default the 600 of PyTorch.
-std::chrono::seconds patience();
+// The longest time that a rank waits for others: FERRO_SIM_NCCL_TIMEOUT seconds, by default
+// PyTorch's 600.
+std::chrono::seconds wait_limit();
 
-// ncclGetLastError, of all communicators.
+// The text of ncclGetLastError, for all communicators.
 void keep_last_error(const std::string& text);
 const char* last_error();
 
@@ -28,40 +30,41 @@ class Communicator {
     CUcontext context = nullptr;
     int index = 0;
   };
-  // That of the thread's current context, or the first one.
+  // The device of the thread's current context, or the first device.
   static Device current_device();
 
   // Waits for the other ranks; null with a failure.
   static std::shared_ptr<Communicator> create(const std::string& name, int ranks, int rank,
                                               Device device, Failure& failure);
-  // A communicator of those ranks of this one that give the same color, by key; all ranks call it.
+  // A communicator of the ranks that pass the same color, ordered by key. All ranks must call it.
   // Null without a failure for a negative color.
   std::shared_ptr<Communicator> split(int color, int key, Failure& failure);
-  // A communicator of those ranks of this one that are not among `excluded`; they call it.
+  // A communicator of the ranks that are not `excluded`. All of these must call it.
   std::shared_ptr<Communicator> shrink(const std::vector<int>& excluded, Failure& failure);
 
   int ranks() const { return ranks_; }
   int rank() const { return rank_; }
   const Device& device() const { return device_; }
 
-  // The next operation's number; those between two ranks count by themselves in each direction.
+  // The next operation's number. Operations between two ranks have numbers of their own, for each
+  // direction.
   std::uint64_t next_collective() { return collectives_++; }
   std::uint64_t next_send(int to) { return sends_[static_cast<std::size_t>(to)]++; }
   std::uint64_t next_receive(int from) { return receives_[static_cast<std::size_t>(from)]++; }
 
   void send(int to, const std::shared_ptr<const Message>& message);
-  // Waits for it. Null: it never came, or says other terms, which has become the failure.
+  // Waits for a message. Null, with the failure set, if it does not arrive or has other terms.
   std::shared_ptr<const Message> take(const Place& place, const Terms& terms);
 
   void fail(Failure failure);
   Failure failure() const;
-  // Whoever waits fails, here and at the others.
+  // Makes all waits fail, here and at the other ranks.
   void abort();
 
-  // Reductions that scale what a rank gives, from ncclNumOps on.
+  // Reductions that scale a rank's input; their numbers start at ncclNumOps.
   int add_scaling(const Scaling& scaling);
   bool remove_scaling(int reduction);
-  // None for an unknown one.
+  // None for an unknown reduction.
   std::optional<Scaling> find_scaling(int reduction) const;
 
  private:
@@ -84,7 +87,7 @@ class Communicator {
   Failure failure_;
   std::map<int, Scaling> scalings_;
   int next_scaling_ = ncclNumOps;
-  // The last member: its thread uses the others.
+  // The last member, destroyed first: its thread uses the other members.
   std::unique_ptr<Mesh> mesh_;
 };
 

@@ -1,4 +1,4 @@
-// What went wrong, as NCCL tells it: a code, and a sentence for ncclGetLastError.
+// An error as NCCL reports it: a code, and a sentence for ncclGetLastError.
 #pragma once
 
 #include <nccl.h>

@@ -19,11 +19,12 @@ Group& group() {
   return instance;
 }
 
-// What a stream is told to call. A graph calls it for each replay, for as long as it likes: what was
-// captured is kept until the process ends, and does nothing once its communicator has gone.
+// The argument of a host function on a stream. A graph passes it in every replay, at any later
+// time. So a captured one is kept until the process ends, and does nothing once its communicator is
+// destroyed.
 struct Turn {
   std::weak_ptr<Communicator> communicator;
-  std::shared_ptr<Communicator> owned;  // not by what was captured
+  std::shared_ptr<Communicator> owned;  // null if captured
   std::shared_ptr<Transfer> transfer;
 };
 
@@ -40,15 +41,15 @@ void run(void* argument) {
   }
 }
 
-// The default streams are those of the communicator's device.
+// Makes the communicator's context current: default streams are then those of its device.
 class Current {
  public:
   explicit Current(const Communicator& communicator)
       : pushed_(cuCtxPushCurrent(communicator.device().context) == CUDA_SUCCESS) {}
   ~Current() {
-    CUcontext gone = nullptr;
+    CUcontext popped = nullptr;
     if (pushed_) {
-      cuCtxPopCurrent(&gone);
+      cuCtxPopCurrent(&popped);
     }
   }
   Current(const Current&) = delete;
@@ -76,7 +77,7 @@ void submit(const Pending& pending, void (*function)(void*)) {
   pending.communicator->fail(
       {ncclUnhandledCudaError,
        to_string(pending.transfer->terms) +
-           " did not get onto its stream: " + (name != nullptr ? name : "an unknown error")});
+           " could not be queued on its stream: " + (name != nullptr ? name : "an unknown error")});
 }
 
 Failure launch(const std::vector<Pending>& operations) {

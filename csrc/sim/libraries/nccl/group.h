@@ -1,4 +1,4 @@
-// Group calls, and how operations get onto their streams.
+// Group calls, and the submission of operations to their streams.
 //
 // A group belongs to a thread. Outside of one, each call is a group of its own.
 #pragma once
@@ -8,12 +8,13 @@
 namespace ferro::sim::nccl {
 
 void start_group();
-// The first failure of what the group held. `drop`: nothing of it is done.
+// Runs the operations of the group and returns their first failure. `drop` discards them.
 Failure end_group(bool drop = false);
 
-// Numbers the operation, and runs it by the end of the thread's group.
+// Numbers the operation, and submits it when the thread's group ends.
 Failure add(const std::shared_ptr<Communicator>& communicator, Transfer transfer);
-// Does what waits for other ranks, by the end of the group and then beside the others of it.
+// Calls a function that waits for other ranks when the group ends, concurrently with the others of
+// the group.
 Failure add(std::function<Failure()> meeting);
 
 }  // namespace ferro::sim::nccl

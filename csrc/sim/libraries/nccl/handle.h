@@ -1,16 +1,16 @@
-// What the handles of NCCL's programs point at.
+// The objects behind NCCL's handles.
 #pragma once
 
 #include "sim/libraries/nccl/communicator.h"
 
-// Null until its group has ended.
+// `shared` is null until the group that creates it has ended.
 struct ncclComm {
   std::shared_ptr<ferro::sim::nccl::Communicator> shared;
 };
 
 namespace ferro::sim::nccl {
 
-// Keeps the sentence of a failure for ncclGetLastError.
+// Keeps the text of a failure for ncclGetLastError and returns its code.
 ncclResult_t status(const Failure& failure);
 
 // Calls `act` with the communicator of a handle, or refuses one that has none.

@@ -48,7 +48,7 @@ CUresult map(void** out, std::size_t size) {
       cuMemAddressFree(address, bytes);
     }
   }
-  // A mapping keeps the pages.
+  // The mapping keeps the pages alive.
   cuMemRelease(handle);
   *out = reinterpret_cast<void*>(result == CUDA_SUCCESS ? address : 0);
   return result;
@@ -72,9 +72,9 @@ extern "C" {
 
 ncclResult_t ncclMemAlloc(void** out, size_t size) {
   if (out == nullptr || size == 0) {
-    return status({ncclInvalidArgument, "memory of no bytes, or no place for it"});
+    return status({ncclInvalidArgument, "expected a positive size and an address for the result"});
   }
-  return status(failure_of(map(out, size), "the device has no such memory"));
+  return status(failure_of(map(out, size), "the device cannot allocate this memory"));
 }
 
 ncclResult_t ncclMemFree(void* memory) {
@@ -82,7 +82,7 @@ ncclResult_t ncclMemFree(void* memory) {
     return ncclSuccess;
   }
   return status(failure_of(unmap(reinterpret_cast<CUdeviceptr>(memory)),
-                           "the memory is not of ncclMemAlloc"));
+                           "the memory does not come from ncclMemAlloc"));
 }
 
 }  // extern "C"

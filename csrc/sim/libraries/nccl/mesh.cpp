@@ -12,7 +12,7 @@
 namespace ferro::sim::nccl {
 namespace {
 
-// A rank that is not there yet is looked for again after this.
+// The time between two attempts to connect to a rank.
 constexpr std::chrono::milliseconds kRetry{5};
 
 struct Hello {
@@ -103,9 +103,9 @@ Socket accept_from(const Socket& listener, Deadline deadline) {
                                     : -1);
 }
 
-Failure never_came(int rank, int ranks) {
+Failure timed_out(int rank, int ranks) {
   return {ncclSystemError, "rank " + std::to_string(rank) + " waited for " + std::to_string(ranks) +
-                               " ranks to make a communicator, and some never came "
+                               " ranks to create a communicator, and some did not arrive "
                                "(FERRO_SIM_NCCL_TIMEOUT sets the seconds)"};
 }
 
@@ -123,16 +123,17 @@ std::unique_ptr<Mesh> Mesh::connect(const std::string& name, int ranks, int rank
   const Socket listener = open_socket();
   const Address own(name, rank);
   if (::bind(listener.get(), own.get(), own.bytes) != 0 || ::listen(listener.get(), ranks) != 0) {
-    failure = {ncclInvalidUsage,
-               "rank " + std::to_string(rank) +
-                   " of a communicator has come twice, or has no socket: " + std::strerror(errno)};
+    failure = {
+        ncclInvalidUsage,
+        "rank " + std::to_string(rank) +
+            " of a communicator exists already, or cannot open a socket: " + std::strerror(errno)};
     return nullptr;
   }
   const Hello hello{ranks, rank};
   for (int lower = 0; lower < rank; ++lower) {
     Socket socket = connect_to(Address(name, lower), deadline);
     if (socket.get() < 0 || !send_all(socket.get(), &hello, sizeof hello)) {
-      failure = never_came(rank, ranks);
+      failure = timed_out(rank, ranks);
       return nullptr;
     }
     sockets[static_cast<std::size_t>(lower)] = std::move(socket);
@@ -141,13 +142,13 @@ std::unique_ptr<Mesh> Mesh::connect(const std::string& name, int ranks, int rank
     Socket socket = accept_from(listener, deadline);
     Hello other{};
     if (socket.get() < 0 || !receive_all(socket.get(), &other, sizeof other)) {
-      failure = never_came(rank, ranks);
+      failure = timed_out(rank, ranks);
       return nullptr;
     }
     if (other.ranks != ranks || other.rank <= rank || other.rank >= ranks) {
-      failure = {ncclInvalidArgument, "rank " + std::to_string(other.rank) + " is one of " +
-                                          std::to_string(other.ranks) + ", and rank " +
-                                          std::to_string(rank) + " one of " +
+      failure = {ncclInvalidArgument, "rank " + std::to_string(other.rank) + " expects " +
+                                          std::to_string(other.ranks) + " ranks, and rank " +
+                                          std::to_string(rank) + " expects " +
                                           std::to_string(ranks)};
       return nullptr;
     }

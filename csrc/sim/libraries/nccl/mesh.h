@@ -1,4 +1,4 @@
-// The connections between all ranks of a communicator, and a thread that receives.
+// A rank's connections to all other ranks of a communicator, and a thread that receives.
 //
 // The ranks are of one host: their sockets have abstract names, made of the communicator's name and
 // the rank. Received messages are delivered at once, so a send never waits for an operation of the
@@ -40,8 +40,8 @@ class Mesh {
   using Deliver = std::function<void(std::shared_ptr<const Message>)>;
   using Lose = std::function<void(int rank)>;
 
-  // Waits until all ranks have come, or the deadline. Null with a failure. Of the two functions,
-  // which are called from the receiving thread, none is called any more once ~Mesh has returned.
+  // Waits until all ranks are connected, or until the deadline. Null with a failure. The receiving
+  // thread calls the two functions, never after ~Mesh has returned.
   static std::unique_ptr<Mesh> connect(const std::string& name, int ranks, int rank,
                                        Deadline deadline, Deliver deliver, Lose lose,
                                        Failure& failure);
@@ -49,15 +49,15 @@ class Mesh {
   Mesh(const Mesh&) = delete;
   Mesh& operator=(const Mesh&) = delete;
 
-  // What a lost rank does not get is no error of the sender's. Not to itself.
+  // A message to a lost rank is dropped without an error. `to` is another rank.
   void send(int to, const Message& message);
-  // The others lose this rank now.
+  // Makes the other ranks lose this rank.
   void disconnect();
 
  private:
   Mesh(std::vector<Socket> sockets, Deliver deliver, Lose lose);
   void receive();
-  // False: the rank is lost.
+  // False if the rank is lost.
   bool receive_from(int rank);
 
   std::vector<Socket> sockets_;  // by rank; none to itself

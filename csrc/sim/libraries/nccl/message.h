@@ -26,8 +26,8 @@ enum class Call : std::int32_t {
 };
 
 // Identifies the operation of a message. Operations of a channel are numbered by their calls, which
-// all ranks make in the same order; one that a graph replays by its number in the capture and its
-// number of runs.
+// all ranks make in the same order. A replayed operation has its number in the capture and the
+// number of its earlier runs.
 struct Place {
   enum Channel : std::int32_t { kCollective, kPointToPoint, kSplitting };
   std::int32_t from = 0;
@@ -52,7 +52,7 @@ struct Terms {
 // "AllReduce of 4 float32".
 std::string to_string(const Terms& terms);
 
-// Without bytes, all that it stands for is unknown.
+// A message without bytes means that all bytes are unknown.
 struct Message {
   Place place;
   Terms terms;

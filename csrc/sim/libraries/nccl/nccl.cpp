@@ -1,5 +1,5 @@
-// NCCL: communicators, groups, reductions of one's own and memory. What moves bytes is in
-// collectives.cpp. Configurations are not read: every call has done its work when it returns.
+// NCCL: communicators, groups, user-defined reductions and memory. Functions that move bytes are in
+// collectives.cpp. Configurations are ignored: every call is blocking.
 #include "sim/libraries/cuda/unsupported.h"
 #include "sim/libraries/nccl/group.h"
 #include "sim/libraries/nccl/handle.h"
@@ -29,11 +29,11 @@ std::string text_of(const ncclUniqueId& id) {
   return text;
 }
 
-// Fills `*out` with what `make` gives, which waits for the other ranks.
+// Sets `*out` to a handle of the communicator from `make`, which waits for the other ranks.
 ncclResult_t make_communicator(ncclComm_t* out,
                                const std::function<std::shared_ptr<Communicator>(Failure&)>& make) {
   if (out == nullptr) {
-    return status({ncclInvalidArgument, "there is no place for the communicator"});
+    return status({ncclInvalidArgument, "the address for the communicator is null"});
   }
   auto* const handle = new ncclComm;
   *out = handle;
@@ -121,7 +121,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
 ncclResult_t ncclCommInitRankScalable(ncclComm_t* comm, int ranks, int rank, int ids,
                                       ncclUniqueId* id, ncclConfig_t*) {
   if (ids < 1 || id == nullptr) {
-    return status({ncclInvalidArgument, "there is no unique id"});
+    return status({ncclInvalidArgument, "expected a unique id"});
   }
   return ncclCommInitRank(comm, ranks, *id, rank);
 }
@@ -163,7 +163,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   return with(comm, [](const auto&) { return Failure{}; });
 }
 
-// What is queued still runs: it has the communicator for itself.
+// Queued operations still run: they keep the communicator alive.
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   delete comm;
   return ncclSuccess;
@@ -218,7 +218,7 @@ ncclResult_t ncclGroupStart() {
 
 ncclResult_t ncclGroupEnd() { return status(end_group()); }
 
-// There is no estimate of how long it would take.
+// The simulated GPU does not estimate durations of groups.
 ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t*) {
   end_group(true);
   ferro_sim_report_unsupported("ncclGroupSimulateEnd");
@@ -248,7 +248,7 @@ ncclResult_t ncclRedOpDestroy(ncclRedOp_t reduction, ncclComm_t comm) {
   });
 }
 
-// Registered memory moves as all other does.
+// Registered memory is transferred like any other.
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void* memory, size_t, void** handle) {
   return with(comm, [&](const auto&) {
     *handle = memory;

@@ -19,7 +19,7 @@ std::size_t size_of(const Transfer& transfer) {
   return transfer.terms.count * bytes_of(transfer.terms.type);
 }
 
-// What `rank` of a communicator gives to `to`.
+// The memory that `rank` of a communicator sends to `to`.
 std::optional<Part> given(const Transfer& transfer, int rank, int to) {
   const std::size_t bytes = size_of(transfer);
   const Part whole{transfer.from, bytes};
@@ -47,7 +47,7 @@ std::optional<Part> given(const Transfer& transfer, int rank, int to) {
   }
 }
 
-// Where what `rank` gets from `from` belongs; for reductions, the result.
+// The memory where `rank` stores the bytes from `from`; for reductions, the result.
 std::optional<Part> taken(const Transfer& transfer, int rank, int from) {
   const std::size_t bytes = size_of(transfer);
   const Part whole{transfer.to, bytes};
@@ -75,7 +75,7 @@ std::optional<Part> taken(const Transfer& transfer, int rank, int from) {
   }
 }
 
-// A receiver expects what the sender says.
+// A receiver expects the sender's terms.
 Terms terms_of(const Transfer& transfer) {
   Terms terms = transfer.terms;
   terms.call = terms.call == Call::kReceive ? Call::kSend : terms.call;
@@ -88,7 +88,7 @@ Place place_of(const Transfer& transfer, int from, std::uint64_t repetition) {
           repetition};
 }
 
-// False: the memory is not mapped.
+// False if the memory is not mapped.
 bool read_part(const Transfer& transfer, const Part& part, Message& message) {
   const std::int64_t count = ferro_sim_unknown(part.address, part.bytes, nullptr, 0);
   if (count < 0) {
@@ -100,7 +100,7 @@ bool read_part(const Transfer& transfer, const Part& part, Message& message) {
   }
   message.bytes.resize(part.bytes);
   ferro_sim_take(part.address, message.bytes.data(), part.bytes);
-  // Bytes that could not be computed when they were taken are unknown now.
+  // Bytes that ferro_sim_take could not compute are unknown now.
   message.unknown.resize(
       static_cast<std::size_t>(ferro_sim_unknown(part.address, part.bytes, nullptr, 0)));
   ferro_sim_unknown(part.address, part.bytes, message.unknown.data(), message.unknown.size());
@@ -117,12 +117,12 @@ bool read_part(const Transfer& transfer, const Part& part, Message& message) {
 
 Failure unmapped(const Transfer& transfer) {
   return {ncclUnhandledCudaError,
-          "memory of " + to_string(transfer.terms) + " was not mapped when its turn came"};
+          "memory of " + to_string(transfer.terms) + " was not mapped when the operation ran"};
 }
 
 using Messages = std::vector<std::shared_ptr<const Message>>;
 
-// One message of all, as if it had come from one rank.
+// The reduced message of all ranks, as if from one rank.
 Message reduced(const Transfer& transfer, const Messages& messages) {
   Message result;
   std::vector<const std::byte*> sources;
@@ -170,7 +170,7 @@ void contribute(Communicator& communicator, Transfer& transfer) {
     if (!part) {
       continue;
     }
-    // Most give the same to all.
+    // Most operations send the same to all.
     if (message == nullptr || in_message != part->address) {
       in_message = part->address;
       message = std::make_shared<Message>();
@@ -212,7 +212,7 @@ void complete(Communicator& communicator, Transfer& transfer) {
   }
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const Message& message = *messages[i];
-    // Where nothing moved there are zeros, unless it has what it had.
+    // A message without bytes writes zeros, or in place leaves the bytes.
     const std::byte* bytes = message.bytes.empty() ? nullptr : message.bytes.data();
     if (ferro_sim_put(parts[i].address, bytes, parts[i].bytes, in_place[i] ? 1 : 0,
                       message.unknown.data(), message.unknown.size()) != 0) {

@@ -11,20 +11,20 @@
 
 namespace ferro::sim::nccl {
 
-// The most bytes for each receiver that always move, and that move if all of them are known. Larger
-// messages are unknown at the receiver (ADR 29).
+// The largest message that always has its bytes, and the largest that has them if all are known.
+// Larger messages are unknown at the receiver (ADR 29).
 constexpr std::size_t kMovedBytes = std::size_t{4} << 20;
 constexpr std::size_t kMovedKnownBytes = std::size_t{32} << 20;
 
 struct Transfer {
   Terms terms;
-  // For the operations between two ranks.
+  // For operations between two ranks; else -1.
   int peer = -1;
   std::uint64_t from = 0;
   std::uint64_t to = 0;
   std::optional<Scaling> scaling;
   CUstream stream = nullptr;
-  // Set where it is called, and counted where it runs.
+  // `sequence` is set by the call; the others count runs.
   std::uint64_t sequence = 0;
   std::uint64_t contributed = 0;
   std::uint64_t completed = 0;
@@ -32,7 +32,7 @@ struct Transfer {
 
 bool gives(const Transfer& transfer);
 bool takes(const Transfer& transfer);
-// A failure becomes the communicator's.
+// The two parts. A failure becomes the communicator's.
 void contribute(Communicator& communicator, Transfer& transfer);
 void complete(Communicator& communicator, Transfer& transfer);
 

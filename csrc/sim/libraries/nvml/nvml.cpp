@@ -1,7 +1,7 @@
-// NVML, as far as PyTorch and programs on it ask: which cards there are, what memory they have, who
-// holds it, how they are linked. NVML knows all cards, whatever a process may see of them.
+// NVML, as far as PyTorch and its programs use it: the cards, their memory, the processes that hold
+// it, the links between them. NVML lists all cards, also those that CUDA hides from the process.
 //
-// Its header is in no wheel that torch depends on, so the few declarations are here.
+// No wheel that torch depends on contains its header, so the few declarations are here.
 #include "sim/libraries/cuda/cards.h"
 
 #include <atomic>
@@ -58,8 +58,8 @@ struct Process2 {
 };
 constexpr unsigned kNoInstance = ~0U;
 
-// Its low 24 bits are the size of the structure that it begins. Zeros behind it mean that the card
-// is in no fabric, in every version of the structure.
+// The first member of a structure; its low 24 bits are the size of the structure. In every version,
+// zeros in the other members mean that the card is in no fabric.
 using StructVersion = unsigned;
 constexpr std::size_t kMaxFabric = 256;
 

@@ -1,4 +1,4 @@
-// A lock biased to its first thread: who holds the bias, and that it excludes in every state.
+// A lock biased to its first thread: the owner of the bias, and exclusion in every state.
 #include "ferro/base/biased_mutex.h"
 
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ TEST_F(BiasedMutexTest, TheFirstThreadGetsTheBias) {
 
 TEST_F(BiasedMutexTest, TheFirstTryGetsItToo) {
   if (!mutex_.try_lock()) {
-    FAIL() << "nobody else has it";
+    FAIL() << "no other thread has it";
   }
   EXPECT_FALSE(another_thread_can_lock(mutex_));
   mutex_.unlock();
@@ -157,7 +157,7 @@ TEST_F(BiasedMutexTest, AChildKeepsTheBiasOfItsThreadAndRevokesThatOfOthers) {
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
-  EXPECT_TRUE(theirs.is_biased()) << "the parent's is as it was";
+  EXPECT_TRUE(theirs.is_biased()) << "the parent keeps its bias";
   leave.store(true);
   other.join();
 }
@@ -179,7 +179,7 @@ TEST_F(UnbiasedMutexTest, ExcludesToo) {
 }
 
 #if defined(__x86_64__)
-// Runs a thread's instructions one by one and stops it behind the one with a given number.
+// Runs the instructions of a thread one by one and stops it after the one with a given number.
 struct SingleStep {
   static constexpr long long kTrapFlag = 0x100;
   static inline int left = 0;  // until it stops
@@ -191,7 +191,7 @@ struct SingleStep {
     is_at_stop.store(false);
     may_go_on.store(false);
   }
-  // Beyond the words below the stack pointer, which the compiler may use.
+  // Skips the red zone below the stack pointer, which the compiler may use.
   static void begin() {
     asm volatile(
         "lea -128(%%rsp), %%rsp\n pushf\n orq $0x100, (%%rsp)\n popf\n lea 128(%%rsp), %%rsp" ::
@@ -214,7 +214,7 @@ struct SingleStep {
   }
 };
 
-// The other thread comes behind each instruction of the owner's way in, one after the other.
+// The other thread tries the lock after each instruction with which the owner enters, in turn.
 TEST_F(BiasedMutexTest, AnOwnerStoppedWhileEnteringExcludesOthers) {
   struct sigaction action {};
   action.sa_sigaction = &SingleStep::on_trap;
@@ -241,7 +241,8 @@ TEST_F(BiasedMutexTest, AnOwnerStoppedWhileEnteringExcludesOthers) {
       }
       SingleStep::may_go_on.store(true);
       taken = true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));  // for who does not wait
+      std::this_thread::sleep_for(
+          std::chrono::milliseconds(2));  // so that an owner that does not wait is noticed
       met = owner_is_inside.load();
       mutex.unlock();
     });
@@ -253,13 +254,13 @@ TEST_F(BiasedMutexTest, AnOwnerStoppedWhileEnteringExcludesOthers) {
     owner_is_past.store(!stopped);
     mutex.unlock();
     other.join();
-    EXPECT_FALSE(met) << "behind instruction " << instruction;
+    EXPECT_FALSE(met) << "after instruction " << instruction;
     taken_before += taken ? 1 : 0;
   }
   sigaction(SIGTRAP, &before, nullptr);
   EXPECT_GT(instruction, 8);
-  EXPECT_GT(taken_before, 0) << "before the owner says that it enters";
-  EXPECT_LT(taken_before, instruction - 1) << "afterwards it is left alone";
+  EXPECT_GT(taken_before, 0) << "before the owner announces that it enters";
+  EXPECT_LT(taken_before, instruction - 1) << "afterwards no other thread gets the lock";
 }
 #endif
 

@@ -40,7 +40,7 @@ TEST(HostChunks, AreHugeWhenThereAreManyAndDoNotOverlap) {
     EXPECT_EQ(chunks.bytes(), bytes);
     if (chunk.size() == HostChunks::kHuge) {
       ++huge;
-      EXPECT_EQ(begin % HostChunks::kHuge, 0U) << "so that it may be one page";
+      EXPECT_EQ(begin % HostChunks::kHuge, 0U) << "it may be one huge page";
       EXPECT_TRUE(is_zero(chunk));
       EXPECT_LE(3 * chunk.size(), bytes) << "at most a third is not used yet";
     } else {

@@ -17,8 +17,8 @@ using testing::kPageBytes;
 
 using Blocks = std::vector<Block*>;
 
-// More gaps than are looked at for one request: live and missing pages in turns, and a gap of three
-// pages at the end.
+// More gaps than one request examines: live and missing pages in turns, and a gap of three pages at
+// the end.
 class ManyGapsTest : public ::testing::Test {
  protected:
   ManyGapsTest() {
@@ -32,7 +32,8 @@ class ManyGapsTest : public ::testing::Test {
     tiling_.check_invariants();
   }
 
-  // So many live bytes and a gap behind them. What is left, or the gap when that is nothing.
+  // Makes so many live bytes and a gap after them. Returns the rest, or the gap if there is no
+  // rest.
   Block* cut_gap(Block* block, std::size_t live, std::size_t missing) {
     tiling_.split_tail(block, live, BlockState::kTransit);
     block->state = BlockState::kLive;
@@ -99,7 +100,7 @@ class HolesTest : public ::testing::Test {
     tiling_.insert_merged(block);
     tiling_.check_invariants();
   }
-  // First page and number of pages of each, large blocks first.
+  // The first page and the number of pages of each hole, large blocks first.
   std::vector<std::pair<std::size_t, std::size_t>> holes() const {
     std::vector<std::pair<std::size_t, std::size_t>> found;
     tiling_.for_each_hole([&](const Hole& hole) {

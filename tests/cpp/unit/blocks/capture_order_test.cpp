@@ -58,7 +58,7 @@ TEST_F(CaptureOrderTest, WorkIsBehindOnceItsStreamIsJoined) {
   SimGpu::fork(side_, stream_);
   EXPECT_TRUE(is_behind(mark));
   work(stream_);
-  EXPECT_TRUE(is_behind(mark)) << "what came before stays before";
+  EXPECT_TRUE(is_behind(mark)) << "earlier work stays before";
 }
 
 TEST_F(CaptureOrderTest, LaterWorkOfAJoinedStreamIsNotOrdered) {
@@ -119,7 +119,7 @@ TEST_F(CaptureOrderTest, AMarkOfACaptureThatIsOverIsBehindNothing) {
   EXPECT_FALSE(is_behind(mark));
 }
 
-// The table of a driver whose graphs are of one node each.
+// The table of a driver whose graphs have one node each.
 struct OneNode {
   static inline CUgraphNode node = nullptr;
   static inline cuuint64_t capture = 0;
@@ -147,7 +147,7 @@ struct OneNode {
   static void show(std::uintptr_t name) { node = reinterpret_cast<CUgraphNode>(name); }
 };
 
-// A node is the address of an object, which the next graph may have again.
+// A node is the address of an object, which a later graph may reuse.
 TEST_F(CaptureOrderTest, ANodeOfAnEarlierCaptureIsForgotten) {
   Driver driver(OneNode::table(), 0);
   CaptureOrder order(driver, stream_);
@@ -161,7 +161,7 @@ TEST_F(CaptureOrderTest, ANodeOfAnEarlierCaptureIsForgotten) {
   ASSERT_TRUE(mark);
   OneNode::show(0x200);
   order.scan();
-  EXPECT_FALSE(order.is_behind(*mark)) << "it came before the work of the first capture alone";
+  EXPECT_FALSE(order.is_behind(*mark)) << "it preceded only the work of the first capture";
   OneNode::show(0x100);
   order.scan();
   EXPECT_TRUE(order.is_behind(*mark));
@@ -197,7 +197,7 @@ TEST_F(CaptureOrderTest, EachNodeIsQueriedOnce) {
   EXPECT_EQ(SimGpu::calls("cuGraphNodeGetDependencies_v2"), 10U);
 }
 
-// The same through the device: what the graph's order allows is reused inside of the capture.
+// The same with a device: a block is reused within the capture if the graph's order allows it.
 TEST_F(CaptureOrderTest, ABlockIsReusedOnceItsUsesAreJoined) {
   device_->pools().hold(kGraphPool);
   SimGpu::begin_capture(stream_);
@@ -205,7 +205,7 @@ TEST_F(CaptureOrderTest, ABlockIsReusedOnceItsUsesAreJoined) {
   SimGpu::fork(stream_, side_);
   free_used_by(block, side_);
   const DevicePtr other = allocate(3 * kPageBytes, stream_, kGraphPool);
-  EXPECT_NE(other, block) << "the side stream is still away";
+  EXPECT_NE(other, block) << "the side stream has not joined";
   free(other);
   SimGpu::fork(side_, stream_);
   const std::size_t held = device_->report().held_bytes();
@@ -229,7 +229,7 @@ TEST_F(CaptureOrderTest, AUseFromBeforeTheCaptureIsInNoGraph) {
   free(block);
   SimGpu::fork(side_, stream_);
   device_->collect_pending();
-  EXPECT_TRUE(heap_of(block).has_pending()) << "the graph is not ordered behind it";
+  EXPECT_TRUE(heap_of(block).has_pending()) << "the graph is not ordered after it";
   SimGpu::end_capture(stream_);
   device_->collect_pending();
   EXPECT_TRUE(heap_of(block).has_pending()) << "now there is an event, which is not complete";

@@ -1,4 +1,4 @@
-// FreeIndex against an ordered set of (size, address), which is what it promises to be.
+// FreeIndex compared with an ordered set of (size, address), whose order it promises.
 #include "ferro/core/blocks/free_index.h"
 
 #include "ferro/base/check.h"

@@ -22,7 +22,7 @@ TEST(GapIndexTest, AnEmptyIndexHasNoGap) {
   index.check_invariants();
 }
 
-// Beside a map that is searched from its beginning.
+// Compared with a map that is searched from its beginning.
 TEST(GapIndexTest, FindsTheFirstThatIsLongEnough) {
   std::mt19937_64 random(5);
   std::vector<Block> gaps(500);

@@ -29,7 +29,7 @@ class PageStoreTest : public ::testing::Test {
   }
   ~PageStoreTest() override { FaultyApi::reset(); }
 
-  // The equations of the header, and the device's own count.
+  // Checks the equations of the header, and the device's own count.
   void expect_counts(std::size_t held, std::size_t idle) {
     const PageCounts counts = store_.counts();
     EXPECT_EQ(counts.held, held);
@@ -57,7 +57,7 @@ TEST_F(PageStoreTest, WhatRetiresIsHeldAsLongAsItIsMapped) {
   EXPECT_EQ(store_.trim(2), 0U);
   EXPECT_EQ(driver_.calls().release, 0U);
   mapping->removed.store(true);
-  EXPECT_EQ(store_.trim(0), 2U) << "it was not cached, and goes all the same";
+  EXPECT_EQ(store_.trim(0), 2U) << "it was not cached, but is released";
   expect_counts(0, 0);
 }
 
@@ -128,7 +128,7 @@ TEST_F(PageStoreTest, ALoweredLimitLeavesWhatIsHeld) {
 TEST_F(PageStoreTest, AFullDeviceIsAskedOnceForManyPages) {
   EXPECT_EQ(take(store_, kDevicePages + 1, Fit::kAtLeast, pages_), TakeResult::kOutOfMemory);
   EXPECT_TRUE(pages_.empty());
-  EXPECT_EQ(driver_.calls().create, 0U) << "asking first is cheaper";
+  EXPECT_EQ(driver_.calls().create, 0U) << "a query first is cheaper";
   expect_counts(0, 0);
   ASSERT_EQ(take(store_, kDevicePages, Fit::kAtLeast, pages_), TakeResult::kOk);
   testing::Handles more;
@@ -185,7 +185,7 @@ TEST_F(PageStoreTest, ThePeakIsOfHandedOutPagesAndCanBeReset) {
   EXPECT_EQ(store_.counts().peak_held, 2U);
 }
 
-// Handles of half of what is asked for.
+// Handles are half as large as a request.
 class LargeHandlesInStoreTest : public PageStoreTest {
  protected:
   LargeHandlesInStoreTest() : PageStoreTest(testing::kCoarseHandles) {}

@@ -16,8 +16,8 @@ namespace pending_frees_test {
 using testing::FaultyApi;
 using testing::SimGpu;
 
-// What a heap does without its lock: the host waits for the next event. False: there is none, and
-// nothing became ready.
+// Waits on the host for the next event, as a heap does without its lock. False if there is none and
+// no block became ready.
 bool wait_for_one(Driver& driver, PendingFrees& pending, std::vector<Block*>& ready) {
   const std::size_t before = ready.size();
   if (const std::optional<EventId> event = pending.next_event(ready)) {
@@ -174,14 +174,14 @@ TEST_F(PendingFreesTest, TheOwnStreamCanWaitInsteadOfTheHost) {
   Blocks ready;
   EXPECT_FALSE(pending_.stream_wait_for_one(16 * 512, timeline_, ready));
   EXPECT_EQ(driver_.calls().stream_wait, 0U);
-  // The second is the first that is large enough; what was freed before it needs no wait of its own.
+  // The second block is the first large enough one; blocks freed before it need no separate wait.
   EXPECT_TRUE(pending_.stream_wait_for_one(2 * 512, timeline_, ready));
   EXPECT_EQ(ready, (Blocks{first, second}));
   EXPECT_EQ(driver_.calls().stream_wait, 2U);
   EXPECT_EQ(pending_.bytes_on_events(), 12U * 512);
   pending_.check_invariants();
   SimGpu::finish(own_);
-  EXPECT_EQ(collect(), Blocks{}) << "what was freed later is not waited for";
+  EXPECT_EQ(collect(), Blocks{}) << "blocks freed later are not waited for";
   EXPECT_EQ(driver_.calls().event_wait, 0U);
   SimGpu::finish_all();
   EXPECT_EQ(collect().size(), 2U);
@@ -199,7 +199,7 @@ TEST_F(PendingFreesTest, TheOwnStreamComesBehindTheLastUseOfTheBlockThatItGets) 
   ASSERT_TRUE(pending_.stream_wait_for_one(1024, timeline_, ready));
   EXPECT_EQ(ready, (Blocks{small, large}));
   SimGpu::finish(own_);
-  EXPECT_TRUE(driver_.is_complete(later_use)) << "not behind the use of the small block alone";
+  EXPECT_TRUE(driver_.is_complete(later_use)) << "not only after the use of the small block";
 }
 
 // The own stream comes behind a use of the second block too, which another stream still uses. A
@@ -322,7 +322,7 @@ TEST_F(PendingFreesTest, ACaptureOnOneStreamDoesNotDeferBlocksOfAnother) {
   ASSERT_TRUE(add(block));
   EXPECT_EQ(collect(), Blocks{});
   EXPECT_EQ(driver_.capture_info(a_).status, CaptureStatus::kActive)
-      << "asking must not invalidate";
+      << "a query must not invalidate";
   Blocks ready;
   EXPECT_TRUE(wait_for_one(driver_, pending_, ready));
   EXPECT_EQ(ready, Blocks{block});
@@ -330,10 +330,10 @@ TEST_F(PendingFreesTest, ACaptureOnOneStreamDoesNotDeferBlocksOfAnother) {
   SimGpu::end_capture(a_);
 }
 
-// The driver's table, in which another thread begins to capture a stream at the last moment before
-// an event is recorded there.
+// The driver's table, but another thread begins to capture a stream right before an event is
+// recorded on it.
 struct LateCapture {
-  static inline int at_record = 0;  // counted from 1; 0: never
+  static inline int at_record = 0;  // counted from 1; 0 means never
   static const CudaApi& table() {
     static const CudaApi table = [] {
       CudaApi made = FaultyApi::table();
@@ -391,7 +391,7 @@ struct CountedApi {
   }
 };
 
-// Under the lock of a heap.
+// A free runs under the lock of a heap.
 TEST_F(PendingFreesTest, AFreeMakesAHandfulOfCalls) {
   Driver driver{CountedApi::table(), 0};
   EventPool events{driver};

@@ -17,7 +17,7 @@ using Blocks = std::vector<Block*>;
 
 class SizeBinsTest : public ::testing::Test {
  protected:
-  // Each lies above the one made before.
+  // Makes a block above the one made before.
   Block* make(std::size_t bin) {
     Block& block = blocks_.emplace_back();
     block.size = bin * kBlockAlignment;
@@ -112,7 +112,7 @@ TEST_F(SizeBinsTest, APushedBlockComesFirst) {
   EXPECT_EQ(first(4), low);
 }
 
-// Two comparisons at most, however many there are.
+// At most two comparisons, for any number of blocks.
 TEST_F(SizeBinsTest, AnInsertedBlockComesFirstIfItIsTheLowestElseSecond) {
   Block* a = make(4);
   Block* b = make(4);
@@ -174,7 +174,7 @@ TEST_F(SizeBinsTest, AgreeWithASetForEachSize) {
     } else {
       ASSERT_TRUE(found->second.contains(block));
     }
-    // More come than go in the first half, and more go than come in the second.
+    // The first half mostly adds, the second half mostly removes.
     if (random() % 3 < (step < 2000 ? 2U : 1U)) {
       Block* fresh = make(bin);
       random() % 2 == 0 ? bins_.push_front(fresh) : bins_.insert(fresh);

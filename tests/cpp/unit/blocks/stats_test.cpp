@@ -1,4 +1,4 @@
-// DeviceStats against sums that are followed step by step.
+// DeviceStats compared with sums that are updated step by step.
 #include "ferro/core/stats/stats.h"
 
 #include "ferro/base/biased_mutex.h"
@@ -174,7 +174,7 @@ TEST(DeviceStats, ARetiredHeapLeavesItsAccumulatedValuesAndPeak) {
   EXPECT_EQ(device.read()[kBytes][kAll].peak, 512 + 4096);
 }
 
-// One thread at a time, but not always the same one: a backward pass runs on a thread of its own.
+// One thread at a time, but not always the same one: a backward pass runs on another thread.
 TEST(DeviceStats, PeaksAreExactWhenAnotherThreadTakesOver) {
   DeviceStats device;
   FakeHeap a(device);
@@ -224,7 +224,7 @@ TEST(DeviceStats, ManyThreadsSumExactlyAndNeverPeakBelowTheEnd) {
   EXPECT_LE(bytes.peak, bytes.current + kThreads * 512);
 }
 
-// The model: every sum, changed at once by every operation.
+// The model: all sums, updated at once by every operation.
 class StatsModel {
  public:
   void change(StatKind kind, std::int64_t size, std::int64_t amount) {
@@ -341,7 +341,7 @@ TEST_P(StatsModelTest, OneThreadOverManyHeapsIsExact) {
     } else if (choice > 96) {
       replace_a_heap();
     }
-    // Reading closes the window, so most steps do not.
+    // A read closes the window, so most steps do not read.
     if (step % 7 != 0) {
       continue;
     }

@@ -1,5 +1,5 @@
-// Any number of streams and pools: addresses are reserved in proportion to what is mapped, and go
-// back.
+// Any number of streams and pools: reserved addresses are proportional to mapped memory, and are
+// released.
 #include "support/device_fixture.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ TEST_F(AddressesTest, TwoThousandStreamsTakeALeastSpanEach) {
   EXPECT_LE(pages().held, 64U);
   SimGpu::finish_all();
   device_->empty_cache();
-  EXPECT_EQ(SimGpu::reserved_bytes(), 0U) << "nothing is behind any of them";
+  EXPECT_EQ(SimGpu::reserved_bytes(), 0U) << "none of them has memory";
   device_->report().check_invariants();
 }
 
@@ -69,7 +69,7 @@ TEST_F(AddressesTest, AnExactAddressMayHaveBeenReleasedWithTheCache) {
   const DevicePtr middle = a + 2 * kPageBytes + kBlockAlignment;
   EXPECT_EQ(place(middle, 3 * kPageBytes), middle);
   EXPECT_EQ(SimGpu::reserved_bytes(), kSpanAlignment);
-  EXPECT_EQ(pages().held, 4U) << "those that it touches";
+  EXPECT_EQ(pages().held, 4U) << "the pages that it touches";
   EXPECT_EQ(place(a, kPageBytes), a);
   free(middle);
   free(a);
@@ -84,7 +84,7 @@ TEST_F(AddressesTest, AnUnavailableExactAddressLeavesNothing) {
     device_->report().check_invariants();
     return result.ptr;
   };
-  EXPECT_EQ(place(kGraphPool, a, 512), kNull) << "a pool that there is not";
+  EXPECT_EQ(place(kGraphPool, a, 512), kNull) << "an unknown pool";
   EXPECT_EQ(place(kDefaultPool, kNull, 512), kNull);
   EXPECT_EQ(place(kDefaultPool, DevicePtr{~std::uint64_t{511}}, 512), kNull);
   EXPECT_EQ(place(kDefaultPool, a, 65 * kPageBytes), kNull) << "more than the device has";
@@ -92,7 +92,7 @@ TEST_F(AddressesTest, AnUnavailableExactAddressLeavesNothing) {
   EXPECT_EQ(place(kDefaultPool, a, 512), kNull);
   EXPECT_EQ(SimGpu::reserved_bytes(), 0U);
   {
-    // Somebody else has them.
+    // Another device memory has the addresses.
     AddressIndex addresses;
     DeviceMemory other(FaultyApi::table(), 0, addresses, {}, nullptr);
     const AllocateResult first = other.allocate(kDefaultPool, stream_, bytes(512));
@@ -139,7 +139,7 @@ TEST_F(AddressesTest, AnEmptySpanIsReleasedWhenAnotherOneExists) {
   EXPECT_LE(SimGpu::reserved_bytes(), kSpanAlignment);
 }
 
-// A device whose driver has no addresses until some come back.
+// A device whose driver has no addresses until some are released.
 class ShortOfAddressesTest : public testing::DeviceFixture {
  protected:
   ShortOfAddressesTest() : DeviceFixture(64) {
@@ -182,7 +182,8 @@ TEST_F(ShortOfAddressesTest, EmptySpansAreReleasedForARequest) {
   short_ = true;
   const DevicePtr b = own_.allocate(kDefaultPool, stream_, bytes(512)).ptr;
   ASSERT_NE(b, kNull);
-  EXPECT_EQ(SimGpu::reserved_bytes(), kSpanAlignment) << "that of the other stream went";
+  EXPECT_EQ(SimGpu::reserved_bytes(), kSpanAlignment)
+      << "the span of the other stream was released";
   short_ = true;
   const AllocateResult refused = own_.allocate(kDefaultPool, side_, bytes(512));
   ASSERT_NE(refused.failure, nullptr);
@@ -194,7 +195,7 @@ TEST_F(ShortOfAddressesTest, EmptySpansAreReleasedForARequest) {
 TEST_F(AddressesTest, AShortageOfAddressesIsTheVerdict) {
   const DevicePtr a = allocate(kPageBytes);
   FaultyApi::fail_only("cuMemAddressReserve", 1, CUDA_ERROR_OUT_OF_MEMORY);
-  EXPECT_NE(allocate(kPageBytes, side_), kNull) << "a shorter range is to be had";
+  EXPECT_NE(allocate(kPageBytes, side_), kNull) << "a shorter range is available";
   free(a);
   OutOfMemoryFacts none;
   none.no_addresses = true;

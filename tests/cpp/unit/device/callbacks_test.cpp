@@ -1,4 +1,4 @@
-// What the allocator asks of the program, it asks in the program's own context and capture mode.
+// The allocator calls code of the program in the program's own context and capture mode.
 #include "ferro/core/device/device_memory.h"
 #include "support/heap_fixture.h"
 #include "support/sim_gpu.h"

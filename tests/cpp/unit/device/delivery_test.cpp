@@ -1,4 +1,4 @@
-// Events for code of the program, which allocates and frees while it hears of them.
+// Events for code of the program, which allocates and frees while it receives them.
 #include "ferro/core/types/observer_slot.h"
 #include "support/device_fixture.h"
 
@@ -21,8 +21,8 @@ using testing::SimGpu;
 
 using Lines = std::vector<std::string>;
 
-// Queues, as the adapter does for trace trackers. Its code of the program asks for `nested` bytes
-// on the stream of each event and frees them.
+// Queues events, as the adapter does for trace trackers. The delivery allocates `nested` bytes on
+// the stream of each event and frees them.
 class Tracker final : public MemoryObserver {
  public:
   explicit Tracker(DeviceMemory& device, AddressIndex& addresses)
@@ -43,7 +43,7 @@ class Tracker final : public MemoryObserver {
       }
     }
   }
-  // Is memory told as going that the program has not heard of?
+  // Does the queue still hold a removal?
   bool has_undelivered_removal() const {
     for (const Event& event : queue_) {
       if (event.what == MemoryEvent::kUnmapped) {
@@ -55,7 +55,7 @@ class Tracker final : public MemoryObserver {
   Lines take() { return std::exchange(heard_, {}); }
 
   std::size_t nested = 0;
-  int calls = 0;  // that were served
+  int calls = 0;  // served ones
 
  private:
   struct Event {
@@ -75,7 +75,7 @@ class Tracker final : public MemoryObserver {
       ++calls;
       Span& span = *addresses_.find(ptr);
       EXPECT_EQ(span.heap()->free(span, ptr).error, FreeError::kNone);
-      // As the calls of the adapter end.
+      // The calls of the adapter end with this.
       deliver();
     }
   }
@@ -104,7 +104,7 @@ class DeliveryTest : public testing::DeviceFixture {
     device_->set_observer(nullptr);
   }
 
-  // As a call of the adapter ends.
+  // Allocates and delivers, as a call of the adapter does.
   DevicePtr take(std::size_t size) {
     const DevicePtr ptr = device_->allocate(kDefaultPool, stream_, bytes(size)).ptr;
     EXPECT_NE(ptr, kNull);
@@ -178,7 +178,7 @@ TEST_F(DeliveryTest, ATrackerClimbsWhenACacheIsEmptiedForAFullDevice) {
   };
   tracker_.nested = 3 * kPageBytes;
   const DevicePtr large = take(30 * kPageBytes);
-  // The tracker's requests ask no callback within the climb.
+  // The tracker's requests call no callback within the climb.
   EXPECT_LE(shortages, 2);
   EXPECT_GT(tracker_.calls, 0);
   device_->report().check_invariants();

@@ -46,7 +46,7 @@ class SteadyStateTest : public testing::DeviceFixture {
                                                     .allocations_per_handle = 1'000'000}}) {}
 };
 
-// Until they have what they need, streams that take turns pass pages, which ends.
+// Streams that take turns pass pages only until each has enough.
 TEST_F(SteadyStateTest, MakesNoDriverCall) {
   constexpr std::size_t kSizes[] = {512, 4096, 65536, kMiB, 3 * kMiB, 5 * kPageBytes};
   std::vector<DevicePtr> live;
@@ -70,7 +70,7 @@ TEST_F(SteadyStateTest, MakesNoDriverCall) {
   }
   EXPECT_EQ(FaultyApi::calls(), calls) << "12,000 calls of the program later";
   LadderCounts after = device_->report().counters().ladder;
-  // Merging what was kept unmerged needs no driver.
+  // Merging unmerged blocks needs no driver call.
   after[static_cast<std::size_t>(LadderStep::kMergeUnmerged)] =
       ladder[static_cast<std::size_t>(LadderStep::kMergeUnmerged)];
   EXPECT_EQ(after, ladder);
@@ -125,7 +125,7 @@ class IdleMemoryTest : public testing::DeviceFixture {
       : DeviceFixture(16, SimGpu::kManual, AllocatorConfig{.idle_bytes = 4 * kPageBytes}) {}
 };
 
-TEST_F(IdleMemoryTest, EmptyCacheKeepsSomeWhereItIs) {
+TEST_F(IdleMemoryTest, EmptyCacheKeepsSomePagesInPlace) {
   const DevicePtr a = allocate(3 * kPageBytes);
   allocate(kPageBytes);
   free(a);
@@ -139,7 +139,7 @@ TEST_F(IdleMemoryTest, EmptyCacheKeepsSomeWhereItIs) {
   device_->report().check_invariants();
 }
 
-TEST_F(IdleMemoryTest, WhatIsKeptIsThatOfAllHeapsTogether) {
+TEST_F(IdleMemoryTest, TheKeptMemoryIsThatOfAllHeapsTogether) {
   const DevicePtr a = allocate(4 * kPageBytes, stream_);
   const DevicePtr b = allocate(4 * kPageBytes, side_);
   free(a);
@@ -213,7 +213,7 @@ TEST_F(DeviceMemoryTest, AReleasedPoolKeepsItsLiveBlocksUntilTheyAreFreed) {
   free(a);
   const std::uint64_t unreserved = device_->driver().calls().unreserve;
   device_->empty_cache();
-  EXPECT_EQ(device_->pools().use_count(kGraphPool), -1) << "nothing is left of it";
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), -1) << "the pool does not exist any more";
   EXPECT_EQ(device_->driver().calls().unreserve, unreserved + 1);
   EXPECT_EQ(addresses_.find(a), nullptr);
 }
@@ -324,7 +324,7 @@ TEST_F(DeviceMemoryTest, PagesOfPrivatePoolsAreCountedByPool) {
   }
 }
 
-TEST_F(DeviceMemoryTest, WhatWasClosedDuringACaptureGoesWithTheCache) {
+TEST_F(DeviceMemoryTest, MemoryClosedDuringACaptureIsReleasedWithTheCache) {
   const DevicePtr ptr = allocate(kPageBytes);
   Span& span = *addresses_.find(ptr);
   SharedRange shared;
@@ -341,7 +341,7 @@ TEST_F(DeviceMemoryTest, WhatWasClosedDuringACaptureGoesWithTheCache) {
   EXPECT_EQ(device_->imports().count(), 0U);
 }
 
-TEST_F(DeviceMemoryTest, ThePeakOfReservedBytesBeginsAnewAtWhatIsHeld) {
+TEST_F(DeviceMemoryTest, ThePeakOfReservedBytesRestartsAtTheHeldBytes) {
   const DevicePtr a = allocate(3 * kPageBytes);
   allocate(kPageBytes);
   free(a);

@@ -1,4 +1,4 @@
-// Numbers about a device's memory, and forecasts of what a request would cost.
+// Numbers about a device's memory, and forecasts of the memory that a request would take.
 #include "support/device_fixture.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ TEST_F(DeviceViewTest, HitsAreTheRequestsThatDidNotClimb) {
   EXPECT_EQ(view.misses, 3U) << "the first of each stream, and the one that failed";
   EXPECT_EQ(view.late_hits, 0U);
   EXPECT_EQ(view.live_blocks, 3U);
-  EXPECT_EQ(view.free_blocks, 2U) << "the rest of each page";
+  EXPECT_EQ(view.free_blocks, 2U) << "the remainder of each page";
   EXPECT_EQ(view.free_bytes, 2 * kPageBytes - 3 * 512);
   device_->stats().reset_accumulated();
   EXPECT_EQ(device_->report().view().hits, 2U) << "since construction";
@@ -62,7 +62,7 @@ TEST_F(DeviceViewTest, RequestsThatNeedNoNewPageAreLateHits) {
   EXPECT_EQ(device_->report().view().misses, after.misses);
 }
 
-TEST_F(DeviceViewTest, StrandedIsWhatIsFreeBesideLiveBytes) {
+TEST_F(DeviceViewTest, StrandedBytesAreFreeBytesBesideLiveOnes) {
   const DevicePtr a = allocate(2 * kPageBytes);
   const DevicePtr b = allocate(512);
   allocate(512, side_);
@@ -89,10 +89,10 @@ TEST_F(DeviceViewTest, StrandedBytesAreNamedByTheirHandle) {
   EXPECT_EQ(device_->report().stranded(), (StrandedBytes{{4, 3 * kPageBytes - 512}}));
 }
 
-TEST_F(DeviceViewTest, AForecastIsWhatTheRequestThenTakes) {
+TEST_F(DeviceViewTest, AForecastEqualsTheMemoryThatTheRequestTakes) {
   for (const std::size_t size : {std::size_t{512}, kPageBytes / 2, 3 * kPageBytes, kPageBytes}) {
     const std::size_t expected = forecast(size);
-    EXPECT_EQ(forecast(size), expected) << "asking changes nothing";
+    EXPECT_EQ(forecast(size), expected) << "a forecast changes nothing";
     const std::size_t before = pages().held;
     allocate(size);
     EXPECT_EQ(pages().held - before, expected / kPageBytes) << size;
@@ -111,7 +111,7 @@ TEST_F(DeviceViewTest, FreeMemoryCostsNothing) {
   EXPECT_EQ(device_->report().bytes_from_driver(side_, bytes(512)), kPageBytes)
       << "of another stream";
   SimGpu::finish(stream_);
-  EXPECT_EQ(device_->report().bytes_from_driver(side_, bytes(512)), 0U) << "which is done";
+  EXPECT_EQ(device_->report().bytes_from_driver(side_, bytes(512)), 0U) << "whose work is done";
 }
 
 TEST_F(DeviceViewTest, PagesThatWouldMoveCostNothing) {

@@ -1,5 +1,5 @@
-// Every driver call of a scenario fails once, with either kind of error: what was promised for
-// failures must hold after each, and the same call must work when the driver is well again.
+// Every driver call of a scenario fails once, with each of two errors. After each failure the
+// promises must hold, and the same call must succeed without the fault.
 #include "ferro/driver/error.h"
 #include "ferro/graph/checkpoint.h"
 #include "support/faulty_api.h"
@@ -29,8 +29,8 @@ constexpr PoolId kPool{0, 7};
 constexpr PoolId kOtherPool{0, 8};
 constexpr std::uint64_t kGroup = 1;
 
-// Heaps are visited in the order of their streams' handles, which are addresses. In one order for all
-// runs of a scenario, so that each makes the same calls.
+// Heaps are visited in the order of their streams' handles, which are addresses. The order must be
+// the same in all runs of a scenario, so that each makes the same calls.
 std::array<StreamId, 3> ascending_streams() {
   std::array<StreamId, 3> streams;
   std::ranges::generate(streams, SimGpu::make_stream);
@@ -61,7 +61,7 @@ struct World {
     SimGpu::fill(on, ptr, 1, 1);
   }
 
-  // The program's own blocks, and the sums over them.
+  // The program's blocks, and the sums over them.
   std::string program_state() {
     std::string text;
     for (const SegmentView& segment : device->report().segments(nullptr)) {
@@ -75,7 +75,7 @@ struct World {
     return text + std::to_string(table[kBlocks][kAll].current) + " blocks, " +
            std::to_string(table[kBytes][kAll].current) + " bytes";
   }
-  // All blocks with their addresses. Pages may have come to the store or left it.
+  // All blocks with their addresses, without the pages in the store.
   std::string line_state() {
     std::string text;
     for (const SegmentView& segment : device->report().segments(nullptr)) {
@@ -108,8 +108,8 @@ SleepOutcome fall_asleep(World& w) {
   return w.device->sleep(everything(), Sleeper::Contents::kKeep, Sleeper::Want::kWhatCanSleep);
 }
 
-// What a capture into a pool leaves: a page that lives, and scratch of three. False: out of memory,
-// and nothing is left.
+// Captures into a pool: one live page and three pages of scratch. False if out of memory, with
+// nothing left.
 bool capture(World& w, const PoolId& pool) {
   using Outcome = GraphMemory::Outcome;
   std::vector<DevicePtr> blocks;
@@ -151,7 +151,7 @@ std::size_t shared_pages(World& w) { return w.graphs->bytes_of(kGroup).set / kPa
 enum class Promise {
   kNothingChanged,   // a failure leaves the arena as it was
   kProgramUnharmed,  // a failure may have moved pages that carry no live byte
-  kNeverFails,       // completes whatever the driver says
+  kNeverFails,       // completes even if driver calls fail
 };
 
 struct Scenario {
@@ -159,7 +159,7 @@ struct Scenario {
   std::size_t pages;
   Promise promise;
   std::function<void(World&)> prepare;
-  // False or DriverError: it failed.
+  // A result of false and a DriverError mean failure.
   std::function<bool(World&)> act;
 };
 
@@ -184,8 +184,8 @@ std::size_t reservations() {
   return std::stoul(text.substr(at + key.size()));
 }
 
-// Frees and empties everything; nothing may stay on the device. `failed`: the call that was made to
-// fail before.
+// Frees and empties everything; no memory may stay on the device. `failed` is the call that failed
+// before.
 void expect_no_leak(World& world, const std::string& failed) {
   FaultyApi::reset();
   SimGpu::abandon_capture(world.stream);
@@ -200,7 +200,7 @@ void expect_no_leak(World& world, const std::string& failed) {
   world.graphs.reset();
   world.device.reset();
   EXPECT_EQ(SimGpu::used_pages(), 0U);
-  // Addresses that the driver refuses to take back are lost, which costs nothing.
+  // Addresses that the driver refuses to release are lost, which is harmless.
   EXPECT_EQ(reservations(), failed == "cuMemAddressFree" ? 1U : 0U);
 }
 

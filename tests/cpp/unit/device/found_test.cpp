@@ -1,6 +1,6 @@
-// What random programs on the model (model/device_model.h) found, each as a small program.
+// Faults that random programs on the model (model/device_model.h) found, each as a small program.
 //
-// The comments say what happened before.
+// The comments describe the faults.
 #include "ferro/driver/error.h"
 #include "support/device_fixture.h"
 
@@ -24,7 +24,7 @@ class FoundTest : public testing::DeviceFixture {
   FoundTest() : DeviceFixture(64, "mode=adversarial,turn=1e-300,devices=2") {}
 };
 
-// It is: what the nested request was told stays, and is told to the outer one too.
+// The rejection of the nested request stayed, and rejected the outer one too.
 TEST_F(FoundTest, ARejectionInACallbackDoesNotRejectTheRequest) {
   rejection_limit_ = 40 * kPageBytes;
   bool nested = false;
@@ -43,7 +43,8 @@ TEST_F(FoundTest, ARejectionInACallbackDoesNotRejectTheRequest) {
   on_shortage_ = nullptr;
 }
 
-// It was rejected for the result of its earlier attempt, although a pool had released pages since.
+// The request was rejected for the result of its earlier attempt, although a pool had released
+// pages since.
 TEST_F(FoundTest, ARequestMayFitAfterACallbackRaisedTheLimit) {
   device_->pools().hold(kGraphPool);
   free(allocate(10 * kPageBytes, stream_, kGraphPool));
@@ -60,7 +61,8 @@ TEST_F(FoundTest, ARequestMayFitAfterACallbackRaisedTheLimit) {
   on_shortage_ = nullptr;
 }
 
-// It was refused: exported pages went to the driver in the shortage, and no attempt followed.
+// The request was refused: exported pages went to the driver in the shortage, but no attempt
+// followed.
 TEST_F(FoundTest, ExportedPagesAreReleasedDuringACapture) {
   device_->pools().hold(kGraphPool);
   device_->store().set_limit(30 * kPageBytes);
@@ -75,8 +77,8 @@ TEST_F(FoundTest, ExportedPagesAreReleasedDuringACapture) {
   EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 
-// It is refused although 24 free pages are there: those of shared blocks go to the driver, as many
-// as the request needs, and the limit allows no new ones yet.
+// The request was refused although 24 pages were free: only as many pages of shared blocks as the
+// request needed went to the driver, and the limit did not allow new ones yet.
 TEST_F(FoundTest, SharedPagesGoUntilTheLimitAllowsNewOnes) {
   std::vector<DevicePtr> blocks;
   for (int i = 0; i < 12; ++i) {
@@ -92,7 +94,7 @@ TEST_F(FoundTest, SharedPagesGoUntilTheLimitAllowsNewOnes) {
   EXPECT_NE(try_allocate(2 * kPageBytes, stream_, kDefaultPool).ptr, kNull);
 }
 
-// It does: a peer that the device has already is taken from it when it is asked for again in vain.
+// The device lost an existing peer when adding it again failed.
 TEST_F(FoundTest, APeerIsNotLostWhenItIsAddedAgain) {
   allocate(kPageBytes);
   device_->add_peer(1);
@@ -118,8 +120,8 @@ TEST_F(FoundTest, AFailedAdditionLeavesNoPeer) {
   EXPECT_FALSE(device_->driver().peers().empty());
 }
 
-// Its heap goes while its own request climbs, which then uses it: the address sanitizer stops
-// there, and without it the request may come back with a block that no pool has, or not at all.
+// The heap of the pool was destroyed while its own request climbed and then used it. The address
+// sanitizer stops there. Without it the request may return a block of no pool, or not return.
 TEST_F(FoundTest, AnUnheldPoolOutlivesItsRequest) {
   on_shortage_ = [this] {
     device_->empty_cache();
@@ -145,7 +147,7 @@ class FoundOnGoneStreamTest : public testing::GoneStreamFixture {
   DriverLedger ledger_;
 };
 
-// It is asked whether it captures.
+// The export queried whether the stream captures.
 TEST_F(FoundOnGoneStreamTest, ADestroyedStreamIsNotQueriedByAnExport) {
   const DevicePtr block = allocate(20 * kPageBytes, gone_);
   lose_stream();
@@ -155,7 +157,7 @@ TEST_F(FoundOnGoneStreamTest, ADestroyedStreamIsNotQueriedByAnExport) {
   EXPECT_EQ(ledger_.violation(), "");
 }
 
-// It is asked for its place in the capture that uses the block.
+// The free queried the place of the stream in the capture that uses the block.
 TEST_F(FoundOnGoneStreamTest, ADestroyedStreamIsNotQueriedByAFreeInACapture) {
   const DevicePtr block = allocate(kPageBytes, gone_);
   lose_stream();

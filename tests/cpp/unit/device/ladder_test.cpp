@@ -1,4 +1,4 @@
-// What a request climbs when it misses: each step ends the climb in a program made for it.
+// The ladder that a request climbs when it misses: for each step a program whose climb ends there.
 #include "ferro/driver/error.h"
 #include "support/device_fixture.h"
 
@@ -193,7 +193,7 @@ TEST_F(LadderTest, IdlePagesCountBeforePoolsGive) {
   EXPECT_EQ(layout_of(kGraphPool), "F14p");
 }
 
-TEST_F(LadderTest, ReclaimFromPoolsThatNobodyHolds) {
+TEST_F(LadderTest, ReclaimFromUnheldPools) {
   device_->pools().hold(kGraphPool);
   free(allocate(kDevicePages * kPageBytes, stream_, kGraphPool));
   EXPECT_TRUE(device_->pools().release(kGraphPool));
@@ -288,7 +288,7 @@ TEST_F(LadderTest, NoStreamWaitsForMemoryOfAPool) {
   free_used_by(a, side_);
   expect_ended_by(LadderStep::kWait,
                   [&] { EXPECT_EQ(allocate(kPageBytes, stream_, kGraphPool), a); });
-  EXPECT_EQ(device_->driver().calls().stream_wait, 0U) << "no graph's stream would have waited";
+  EXPECT_EQ(device_->driver().calls().stream_wait, 0U) << "the streams of graphs would not wait";
 }
 
 TEST_F(LadderTest, NoStreamWaitsInACapture) {
@@ -300,7 +300,7 @@ TEST_F(LadderTest, NoStreamWaitsInACapture) {
   SimGpu::end_capture(stream_);
 }
 
-// What it could not use in the end, because a graph replays on any stream.
+// Such pages would be useless for the request, because a graph replays on any stream.
 TEST_F(LadderTest, NoOtherStreamWaitsForARequestOfAPoolOrOfACapture) {
   device_->pools().hold(kGraphPool);
   const StreamId third = SimGpu::make_stream();
@@ -456,7 +456,7 @@ TEST_F(LadderTest, TransferRatherThanGrowFarBeyondThePeak) {
   EXPECT_EQ(pages().created, 7U);
   EXPECT_EQ(device_->report().counters().pages_transferred, 2U);
   EXPECT_EQ(device_->driver().calls().event_wait, 0U);
-  // What is free elsewhere would not do.
+  // The free pages elsewhere would not suffice.
   const std::uint64_t points = device_->driver().calls().event_record;
   expect_ended_by(LadderStep::kGrow, [this] { allocate(5 * kPageBytes); });
   EXPECT_EQ(device_->driver().calls().event_record - points, 1U) << "one point is enough";
@@ -521,10 +521,10 @@ TEST_F(GoneStreamTest, MemoryOfADestroyedStreamIsReused) {
   free(b);
   SimGpu::destroy_stream(gone_);
   allocate(2 * kPageBytes);
-  EXPECT_EQ(pages().created, 14U) << "its work is not over";
+  EXPECT_EQ(pages().created, 14U) << "its work is not done";
   SimGpu::finish_all();
   allocate(3 * kPageBytes);
-  EXPECT_EQ(ended_by(LadderStep::kPassedPages), 1U) << "no question about the stream";
+  EXPECT_EQ(ended_by(LadderStep::kPassedPages), 1U) << "without a query of the stream";
   EXPECT_EQ(pages().created, 14U);
   device_->empty_cache();
   EXPECT_EQ(pages().held, 5U);
@@ -643,7 +643,7 @@ TEST_F(LadderTest, WhatIsFreedDuringACaptureLeavesItsArenaWhenMemoryIsShort) {
   device_->set_captures(0);
 }
 
-TEST_F(LadderTest, EmptyCacheGivesBackWhatIsFreedDuringACapture) {
+TEST_F(LadderTest, EmptyCacheReleasesMemoryFreedDuringACapture) {
   const DevicePtr a = allocate(10 * kPageBytes, side_);
   device_->set_captures(1);
   SimGpu::begin_capture(stream_);
@@ -657,7 +657,7 @@ TEST_F(LadderTest, EmptyCacheGivesBackWhatIsFreedDuringACapture) {
   device_->set_captures(0);
 }
 
-TEST_F(LadderTest, EmptyCacheGivesBackWhatIsFreedDuringASilentCapture) {
+TEST_F(LadderTest, EmptyCacheReleasesMemoryFreedDuringASilentCapture) {
   const DevicePtr a = allocate(10 * kPageBytes, side_);
   SimGpu::begin_capture(side_, CU_STREAM_CAPTURE_MODE_RELAXED);
   free(a);
@@ -739,7 +739,7 @@ TEST_F(LadderTest, ARequestBeyondTheRejectionLimitIsRefusedAtOnce) {
   free(a);
   rejection_limit_ = 5 * kPageBytes;
   on_shortage_ = [] {
-    ADD_FAILURE() << "nobody is asked to give back";
+    ADD_FAILURE() << "no callback should be asked to release memory";
     return false;
   };
   const auto failure = refuse(4 * kPageBytes, stream_);
@@ -747,7 +747,7 @@ TEST_F(LadderTest, ARequestBeyondTheRejectionLimitIsRefusedAtOnce) {
   EXPECT_EQ(device_->report().counters().rejected, 1U);
   EXPECT_EQ(device_->report().counters().out_of_memory, 0U);
   EXPECT_EQ(device_->report().counters().retries, 0U);
-  EXPECT_EQ(pages().held, 4U) << "what is cached stays";
+  EXPECT_EQ(pages().held, 4U) << "the cache stays";
   EXPECT_EQ(allocate(3 * kPageBytes), a) << "free pages count as room";
   EXPECT_NE(kept, kNull);
 }
@@ -757,7 +757,7 @@ TEST_F(LadderTest, TheOrdinaryLimitComesBeforeTheRejectionLimit) {
   device_->store().set_limit(4 * kPageBytes);
   const DevicePtr a = allocate(3 * kPageBytes, side_);
   free(a);
-  // It is reached by giving back, as without the other limit.
+  // Releasing memory reaches it, as without the other limit.
   EXPECT_NE(allocate(4 * kPageBytes), kNull);
   EXPECT_EQ(refuse(5 * kPageBytes, stream_)->rejected_beyond, std::nullopt);
   EXPECT_EQ(device_->report().counters().rejected, 0U);

@@ -1,4 +1,4 @@
-// Mistakes in points of the device, which random programs that free memory in use must find.
+// Planted mistakes in points of the device: random programs that free memory in use must find them.
 #include "model/device_model_program.h"
 #include "support/faulty_api.h"
 #include "support/random_bytes.h"
@@ -10,15 +10,15 @@
 namespace ferro::testing {
 namespace late_uses_test {
 
-// An event of the legacy stream alone, which does not come behind non-blocking ones.
+// An event of the legacy stream only, which is not ordered after non-blocking streams.
 CUresult on_one_stream(CUcontext, CUevent event) {
   return SimGpu::api().event_record(event, nullptr);
 }
 
-// The event was never recorded, so it claims to be over.
+// The event is never recorded, so it counts as complete.
 CUresult not_at_all(CUcontext, CUevent) { return CUDA_SUCCESS; }
 
-// An event that was recorded before keeps that record: stamps are older than they claim.
+// Keeps the earlier record of an event: stamps are older than they claim.
 std::set<CUevent>& recorded() {
   static std::set<CUevent> events;
   return events;
@@ -28,14 +28,14 @@ CUresult once_for_each_event(CUcontext context, CUevent event) {
                                          : CUDA_SUCCESS;
 }
 
-// A point of one device alone: the events of the others were never recorded.
+// A point of one device only: the events of the others are never recorded.
 CUresult on_one_device(CUcontext context, CUevent event) {
   CUcontext own = nullptr;
   SimGpu::expect(SimGpu::api().primary_ctx_retain(&own, 0));
   return context == own ? SimGpu::api().ctx_record_event(context, event) : CUDA_SUCCESS;
 }
 
-// Does some program notice? Its seeds are those of the model's own tests.
+// Does any of the programs notice? The seeds are those of the model's own tests.
 bool is_found(CUresult (*record)(CUcontext, CUevent), unsigned programs) {
   for (unsigned seed = 1; seed <= programs; ++seed) {
     recorded().clear();

@@ -1,4 +1,4 @@
-// Pools that come and go: what stays of them, and what of them is asked.
+// Creation and removal of pools: the data that remains, and queries about pools.
 #include "support/device_fixture.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ TEST_F(PoolTableTest, FlagsWaitForTheirPool) {
   EXPECT_EQ(device_->pools().use_count(kGraphPool), -1);
   device_->pools().hold(kGraphPool);
   free(allocate(4 * kMiB, stream_, kGraphPool));
-  EXPECT_TRUE(device_->pools().reclaimable_heaps().empty()) << "they went with it";
+  EXPECT_TRUE(device_->pools().reclaimable_heaps().empty()) << "the flag was removed with the pool";
   EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 
@@ -85,7 +85,7 @@ TEST_F(PoolTableTest, APoolWithoutHeapsIsRemovedWithItsHoldsAndFlag) {
   EXPECT_EQ(device_->pools().use_count(kGraphPool), -1);
   EXPECT_FALSE(device_->pools().release(kGraphPool));
   EXPECT_FALSE(device_->pools().remove_unused(kGraphPool).has_value());
-  // One of that name starts anew.
+  // A new pool with the same id starts without them.
   device_->pools().hold(kGraphPool);
   EXPECT_EQ(device_->pools().use_count(kGraphPool), 1);
   free(allocate(kPageBytes, stream_, kGraphPool));

@@ -1,5 +1,5 @@
-// Small programs for faults that were planted once and that only random programs noticed, or
-// nothing at all. Each test was seen to fail under the fault that its comment names.
+// Small programs for planted faults that only random programs had noticed, or no test. Each test
+// failed with the fault that its comment describes.
 #include "ferro/core/streams/pending_frees.h"
 #include "ferro/driver/error.h"
 #include "ferro/graph/checkpoint.h"
@@ -36,7 +36,7 @@ class RegressionsTest : public testing::DeviceFixture {
   ExportResult share(DevicePtr ptr, SharedRange* range) {
     return device_->export_block(*addresses_.find(ptr), ptr, range);
   }
-  // What the heaps take to be behind their addresses is mapped there.
+  // Checks that the pages which the heaps record behind their addresses are mapped there.
   void expect_pages_in_place() {
     for (const SegmentView& segment : device_->report().segments(nullptr)) {
       const Span& span = *addresses_.find(segment.ptr);
@@ -69,7 +69,7 @@ class RefusedAccessTest : public RegressionsTest, public ::testing::WithParamInt
 INSTANTIATE_TEST_SUITE_P(Errors, RefusedAccessTest,
                          ::testing::Values(CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN));
 
-// The addresses of the first growth were kept, for nothing.
+// The addresses of the first growth stayed reserved.
 TEST_P(RefusedAccessTest, LeavesNoAddressesReserved) {
   ferro_sim_add_fault("cuMemSetAccess", "after", 0, GetParam());
   EXPECT_EQ(try_to_allocate(3 * kPageBytes), kNull);
@@ -98,7 +98,7 @@ TEST_P(RefusedAccessTest, LosesNoEvent) {
   EXPECT_LE(ledger_.counts().events, 2U) << "one for each point that has not passed";
 }
 
-// Only captures that somebody had told of were seen, and the wait for the device ended this one.
+// Only announced captures were noticed, and the wait for the device invalidated this one.
 TEST_F(RegressionsTest, ABlockIsSharedWhileItsStreamCaptures) {
   const DevicePtr block = allocate(20 * kPageBytes);
   SimGpu::begin_capture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED);
@@ -112,7 +112,7 @@ TEST_F(RegressionsTest, ABlockIsSharedWhileItsStreamCaptures) {
   SimGpu::end_capture(stream_);
 }
 
-// A heap that had gone with its pool counted as one that could be restored, and nothing was.
+// A heap that was destroyed with its pool counted as restorable, but was not restored.
 TEST_F(RegressionsTest, ACheckpointIsNotRestoredInAPoolThatWasGone) {
   device_->pools().hold(kGraphPool);
   const DevicePtr ptr = allocate(kPageBytes, stream_, kGraphPool);
@@ -145,7 +145,7 @@ TEST_F(RegressionsTest, NoSizeIsTooLargeToBeRefusedAtAnAddress) {
   }
 }
 
-// The simulated driver's table, in which something happens just before a stream is made to wait.
+// The simulated driver's table, with a function that runs right before a stream is made to wait.
 struct BeforeStreamWait {
   static inline std::function<void()> act;
   static const CudaApi& table() {
@@ -163,18 +163,18 @@ struct BeforeStreamWait {
   }
 };
 
-// Pages of one stream for another, of a device with no other memory.
+// Pages that move between streams, on a device without other memory.
 class LoansTest : public RegressionsTest {
  protected:
   LoansTest() : RegressionsTest(16) { make_device(BeforeStreamWait::table(), {}); }
-  // Free, behind work that is not done.
+  // Frees a block whose stream has unfinished work.
   void free_busy(DevicePtr ptr, StreamId stream) {
     SimGpu::fill(stream, ptr, 1, 1);
     free(ptr);
   }
 };
 
-// What was released first was given the places of what was released last.
+// The pages released first got the addresses of those released last.
 TEST_F(LoansTest, WhatWouldNotBeEnoughIsNotReleased) {
   const StreamId third = SimGpu::make_stream();
   const DevicePtr free_at_once = allocate(2 * kPageBytes, side_);
@@ -192,7 +192,7 @@ TEST_F(LoansTest, WhatWouldNotBeEnoughIsNotReleased) {
   expect_pages_in_place();
 }
 
-// Blocks that other streams use, without a heap.
+// Pending blocks, without a heap.
 class PendingRegressionsTest : public ::testing::Test {
  protected:
   ~PendingRegressionsTest() override {
@@ -229,7 +229,8 @@ class PendingRegressionsTest : public ::testing::Test {
 
 using Blocks = std::vector<Block*>;
 
-// It said that there was nothing to wait for, and requests failed beside what it had just freed.
+// The wait reported that there was nothing to wait for, so requests failed although it had just
+// freed memory.
 TEST_F(PendingRegressionsTest, AWaitWithoutAnEventReportsProgress) {
   SimGpu::begin_capture(a_);
   Block* block = add({captured(a_)});
@@ -242,7 +243,7 @@ TEST_F(PendingRegressionsTest, AWaitWithoutAnEventReportsProgress) {
   EXPECT_EQ(driver_.calls().event_wait, 0U);
 }
 
-// A use before the capture was taken to be ordered by the graph.
+// A use before the capture was treated as ordered by the graph.
 TEST_F(PendingRegressionsTest, TheOrderOfAGraphDoesNotCoverUsesOutsideOfIt) {
   SimGpu::begin_capture(own_);
   SimGpu::fork(own_, b_);
@@ -255,7 +256,7 @@ TEST_F(PendingRegressionsTest, TheOrderOfAGraphDoesNotCoverUsesOutsideOfIt) {
   EXPECT_EQ(collect(), Blocks{block});
 }
 
-// It was forgotten although its handle was open again.
+// The pool was removed although its handle was open again.
 TEST(PoolRegistryRegressionsTest, APoolThatIsOpenedInItsOwnSweepStays) {
   constexpr PoolId kPool{0, 3};
   std::function<void(const PoolId&)> while_asked = [](const PoolId&) {};
@@ -277,8 +278,9 @@ class HeadroomTakenTest : public testing::DeviceFixture {
       : DeviceFixture(16, SimGpu::kManual, AllocatorConfig{.headroom = 5 * kPageBytes}) {}
 };
 
-// What was shared serves others by way of the driver alone, and what of it restores the headroom
-// serves nobody. The request failed although a third page could have gone.
+// Shared pages can serve other requests only after the driver has released them, and those that
+// restore the headroom serve none. The request failed although a third page could have been
+// released.
 TEST_F(HeadroomTakenTest, SharedPagesGoToTheDriverUntilTheRequestHasRoomBesideTheHeadroom) {
   allocate(8 * kPageBytes);
   const DevicePtr shared = allocate(3 * kPageBytes);

@@ -1,4 +1,4 @@
-// Locks are short: while one thread is in a call of the driver that takes long or waits, others
+// Locks are held briefly: while one thread is in a driver call that is slow or waits, others
 // allocate from the same heap and free into it.
 #include "support/device_fixture.h"
 
@@ -39,7 +39,7 @@ bool is_slow(const std::string& symbol) {
 class ShortLocksTest : public testing::DeviceFixture {
  protected:
   ShortLocksTest() {
-    // A page that stays, with room for the other thread's hits between two live blocks.
+    // A page that stays, with room for hits of the other thread between two live blocks.
     allocate(1024);
     const DevicePtr between = allocate(1024);
     allocate(kMiB - 2048);
@@ -73,7 +73,7 @@ class ShortLocksTest : public testing::DeviceFixture {
     is_hit_ = false;
   }
 
-  std::atomic<bool> is_hit_{false};  // so that the hit's own calls start no other
+  std::atomic<bool> is_hit_{false};  // so that calls of the hit start no other hit
   std::vector<std::future<void>> threads_;
   std::set<std::string> seen_;
   std::set<std::string> held_back_by_;

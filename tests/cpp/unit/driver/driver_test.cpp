@@ -1,5 +1,5 @@
-// The door itself: one change of context and capture mode around many calls, and waiting that
-// leaves captures alone.
+// The Driver class: one change of context and capture mode for many calls, and waits that do not
+// invalidate captures.
 #include "ferro/driver/driver.h"
 
 #include "ferro/driver/error.h"
@@ -25,7 +25,7 @@ class DriverTest : public ::testing::Test {
   DriverTest() { FaultyApi::reset(); }
   ~DriverTest() override { FaultyApi::reset(); }
 
-  // Calls that change the surroundings of others.
+  // The number of calls that change the context or the capture mode.
   static std::uint64_t switches() {
     return SimGpu::calls("cuThreadExchangeStreamCaptureMode") + SimGpu::calls("cuCtxSetCurrent");
   }
@@ -127,7 +127,7 @@ TEST_F(DriverTest, ARecordInACaptureThatEndsMeanwhileIsNone) {
   FaultyApi::set_watcher([&](const char* symbol) {
     if (was_recorded && symbol == std::string("cuStreamIsCapturing")) {
       was_recorded = false;
-      SimGpu::end_capture(stream_);  // as another thread may
+      SimGpu::end_capture(stream_);  // another thread may do this
     }
     was_recorded |= symbol == std::string("cuEventRecord");
   });
@@ -264,7 +264,7 @@ TEST_F(DriverTest, AnEventFromBeforeTheCaptureTellsWhetherTheWorkIsDone) {
   ASSERT_TRUE(driver_.record(event, stream_));
   SimGpu::begin_capture(stream_);
   EXPECT_FALSE(driver_.is_complete(event));
-  EXPECT_TRUE(captures_still(stream_)) << "which asking the stream would have ended";
+  EXPECT_TRUE(captures_still(stream_)) << "a query of the stream would have invalidated it";
   SimGpu::end_capture(stream_);
   SimGpu::finish(stream_);
   EXPECT_TRUE(driver_.is_complete(event));

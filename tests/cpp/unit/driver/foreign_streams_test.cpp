@@ -1,4 +1,4 @@
-// Streams of another device that use memory of this one: nobody waits on the host for them.
+// Streams of another device that use memory of this one: the host does not wait for them.
 #include "ferro/driver/error.h"
 #include "support/device_fixture.h"
 
@@ -22,7 +22,7 @@ StreamId stream_of_device(CUdevice device) {
   return stream;
 }
 
-// Queues work that is done when the stream is finished and not before.
+// Queues work that is done only when the stream is finished.
 void keep_busy(StreamId stream) {
   SimGpu::expect(SimGpu::api().launch_host_func(
       testing::raw(stream), [](void*) {}, nullptr));
@@ -54,7 +54,7 @@ TEST_F(ForeignStreamsTest, AFreeDoesNotWaitForThem) {
   EXPECT_EQ(device_->driver().calls().event_wait, 0U);
   EXPECT_TRUE(heap_of(block).has_pending());
   device_->collect_pending();
-  EXPECT_TRUE(heap_of(block).has_pending()) << "the other device has not come that far";
+  EXPECT_TRUE(heap_of(block).has_pending()) << "the other device has not finished";
   SimGpu::finish(foreign_);
   device_->collect_pending();
   EXPECT_FALSE(heap_of(block).has_pending());
@@ -104,9 +104,10 @@ TEST_F(ForeignStreamsTest, ThePoolKeepsTheirEventsApart) {
   const EventId own = events.take();
   EXPECT_NE(own, theirs);
   EXPECT_TRUE(driver.record(own, stream_));
-  EXPECT_EQ(SimGpu::calls("cuEventCreate"), created) << "the one that was not recorded there";
+  EXPECT_EQ(SimGpu::calls("cuEventCreate"), created)
+      << "the event that could not be recorded there";
   EXPECT_EQ(events.record(foreign_), theirs);
-  EXPECT_EQ(SimGpu::calls("cuEventCreate"), created + 1) << "theirs was used again";
+  EXPECT_EQ(SimGpu::calls("cuEventCreate"), created + 1) << "their event was reused";
 }
 
 TEST_F(ForeignStreamsTest, AnEventOfThisDeviceIsNotRecordedThere) {
@@ -119,7 +120,7 @@ TEST_F(ForeignStreamsTest, AnEventOfThisDeviceIsNotRecordedThere) {
 
 TEST_F(ForeignStreamsTest, ARefusedRecordKeepsTheEvent) {
   EventPool events(device_->driver());
-  // The first is of an event of this device, which tells that the stream is not.
+  // The first record uses an event of this device, and shows that the stream is of another one.
   FaultyApi::fail_only("cuEventRecord", 2, CUDA_ERROR_UNKNOWN);
   EXPECT_THROW(events.record(foreign_), DriverError);
   FaultyApi::reset();

@@ -1,4 +1,4 @@
-// What handles are created with: what the device promises and keeps.
+// The traits that handles are created with: those that the device promises and supports.
 #include "ferro/driver/driver.h"
 #include "ferro/driver/error.h"
 #include "support/heap_fixture.h"
@@ -24,7 +24,7 @@ struct Traits {
   friend bool operator==(const Traits&, const Traits&) = default;
 };
 
-// A simulated GPU behind a driver that promises some traits and keeps others.
+// A simulated GPU behind a driver that promises some traits and supports others.
 class HandleTraitsTest : public ::testing::Test {
  protected:
   HandleTraitsTest() {
@@ -36,7 +36,7 @@ class HandleTraitsTest : public ::testing::Test {
     api_.mem_create = create;
   }
 
-  // Creates one handle and gives it back.
+  // Creates one handle and releases it.
   void create_one() {
     const auto handle = driver_.create(kPageBytes);
     ASSERT_TRUE(handle.has_value());
@@ -97,14 +97,14 @@ CUresult HandleTraitsTest::refusal_;
 bool HandleTraitsTest::knows_fabrics_ = true;
 std::vector<Traits> HandleTraitsTest::asked_;
 
-TEST_F(HandleTraitsTest, AllThatIsPromisedIsAskedForAtOnce) {
+TEST_F(HandleTraitsTest, AllPromisedTraitsAreRequestedAtOnce) {
   create_one();
   create_one();
   EXPECT_EQ(asked(), (std::vector<Traits>{{true, true, true}, {true, true, true}}));
   EXPECT_TRUE(driver_.exports());
 }
 
-TEST_F(HandleTraitsTest, WhatIsNotPromisedIsNotAskedFor) {
+TEST_F(HandleTraitsTest, TraitsThatAreNotPromisedAreNotRequested) {
   promised_ = {true, false, false};
   create_one();
   EXPECT_EQ(asked(), (std::vector<Traits>{{true, false, false}}));
@@ -162,7 +162,7 @@ TEST_F(HandleTraitsTest, WithoutWorkingTraitsPagesHaveNone) {
   EXPECT_FALSE(driver_.exports());
 }
 
-TEST_F(HandleTraitsTest, ADriverThatKnowsNoFabricsIsNotAskedForThem) {
+TEST_F(HandleTraitsTest, ADriverWithoutFabricsGetsNoRequestForThem) {
   knows_fabrics_ = false;
   create_one();
   knows_fabrics_ = true;

@@ -8,7 +8,7 @@
 namespace ferro {
 namespace known_streams_test {
 
-// As c10/cuda/CUDAStream.cpp makes them for its pools.
+// An id as c10/cuda/CUDAStream.cpp makes it for its pools.
 std::int64_t pool_stream(int index, int priority) { return index << 5 | (1 + priority) << 1 | 1; }
 
 TEST(KnownStreams, AllStreamsOfAPriorityHaveASlotOfTheirOwn) {

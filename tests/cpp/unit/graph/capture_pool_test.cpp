@@ -19,7 +19,7 @@ namespace capture_pool_test {
 constexpr PoolId kPool{0, 7};
 constexpr PoolId kOther{0, 8};
 
-// Notes its number when it goes.
+// Appends its number to `gone` when it is dropped.
 CapturePool::Buffer numbered(int number, std::vector<int>& gone) {
   return {new int(number), [&gone](void* held) {
             gone.push_back(*static_cast<int*>(held));
@@ -224,7 +224,7 @@ TEST_F(PoolRegistryTest, APoolThatIsOpenedAgainWhileAllocatorsAreAskedStays) {
   EXPECT_EQ(registry_.find(kPool).get(), before);
 }
 
-// The capture begins and takes its hold after the allocators have answered.
+// The capture begins and takes its hold after the queries of the allocators.
 TEST_F(PoolRegistryTest, ACaptureThatBeginsWhileAllocatorsAreAskedKeepsThePool) {
   auto pool = registry_.lend(kPool);
   pool->record_buffer(numbered(1, dropped_));

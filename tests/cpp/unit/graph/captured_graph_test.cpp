@@ -43,7 +43,7 @@ class CapturedGraphTest : public ::testing::Test {
     SimGpu::finish_all();
     return SimGpu::peek(target_);
   }
-  // A capture that a forbidden call spoils.
+  // Invalidates the capture of the stream by a forbidden call.
   static void invalidate(StreamId stream) {
     EXPECT_NE(SimGpu::api().stream_synchronize(testing::raw(stream)), CUDA_SUCCESS);
   }
@@ -75,7 +75,7 @@ TEST_F(CapturedGraphTest, TheLegacyStreamNeverCaptures) {
   SimGpu::begin_capture(stream);
   EXPECT_EQ(capture_status(driver_, StreamId{0}), CaptureStatus::kNone);
   EXPECT_EQ(capture_status(driver_, stream), CaptureStatus::kActive)
-      << "asking must not invalidate";
+      << "a query must not invalidate";
   SimGpu::end_capture(stream);
 }
 

@@ -78,7 +78,7 @@ TEST_F(CheckpointTest, RestoringBringsBackExactlyTheBlocks) {
             static_cast<std::int64_t>(3 * kPageBytes + 2048));
 }
 
-TEST_F(CheckpointTest, WhatFollowsAfterRestoringIsWhatFollowedBefore) {
+TEST_F(CheckpointTest, TheSameRequestsAfterRestoringGetTheSameAddresses) {
   const DevicePtr a = allocate_in_pool(kPageBytes);
   allocate_in_pool(kPageBytes / 2);
   free(a);
@@ -126,7 +126,7 @@ TEST_F(CheckpointTest, PendingFreesRefuseAndLeaveEverythingAsItIs) {
   EXPECT_TRUE(change_.freed.empty());
   EXPECT_TRUE(change_.allocated.empty());
   SimGpu::finish(side_);
-  EXPECT_EQ(restore(checkpoint), CheckpointError::kNone) << "what is complete is noticed";
+  EXPECT_EQ(restore(checkpoint), CheckpointError::kNone) << "completed frees are noticed";
 }
 
 TEST_F(CheckpointTest, LiveBlocksThatOtherStreamsUseRefuseAndLeaveEverythingAsItIs) {

@@ -69,7 +69,7 @@ TEST_F(DeviceScalarTest, LaterWorkReadsWhatWasWrittenBeforeIt) {
   constexpr std::size_t kUpdates = 100;
   DeviceScalar scalar(driver_, target_, 8);
   for (std::uint64_t i = 1; i <= kUpdates; ++i) {
-    // Far ahead of the device, which has run nothing yet.
+    // The updates are far ahead of the device, which has run nothing yet.
     scalar.update(i, stream_);
     SimGpu::expect(SimGpu::api().memcpy_dtod_async(address_of(target_ + 8 * i), address_of(target_),
                                                    8, testing::raw(stream_)));

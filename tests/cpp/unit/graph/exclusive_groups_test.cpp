@@ -1,4 +1,4 @@
-// Scratch that graphs have in common: what a group holds, and that nobody else has what lives.
+// Scratch that graphs share: the memory of a group, and the exclusive ownership of live memory.
 #include "ferro/graph/graph_memory.h"
 #include "support/device_fixture.h"
 #include "support/sim_gpu.h"
@@ -21,7 +21,7 @@ using Outcome = GraphMemory::Outcome;
 constexpr std::array kPools = {PoolId{0, 11}, PoolId{0, 12}, PoolId{0, 13}};
 constexpr GroupId kGroup = 1;
 
-// What a graph writes at each replay, and what of that lives.
+// The memory that a graph writes at each replay, and the live part of it.
 struct Graph {
   PoolId pool;
   struct Range {
@@ -41,7 +41,7 @@ class ExclusiveGroupsTest : public testing::DeviceFixture {
     }
   }
 
-  // `sizes` in pages of which every other one is freed in between.
+  // `sizes` are in pages; every other block is freed in between.
   Graph capture(const PoolId& pool, const std::vector<std::size_t>& sizes) {
     Graph graph{pool, {}, {}};
     device_->set_captures(1);
@@ -178,7 +178,7 @@ TEST_F(ExclusiveGroupsTest, AFailedCaptureLeavesNothing) {
   const DevicePtr kept = take(kPools[1], 2 * kPageBytes).ptr;
   EXPECT_EQ(graphs_->end_capture(kPools[1], Outcome::kFailed), SharingResult::kOk);
   device_->report().check_invariants();
-  // A tensor of the failed capture that somebody kept is nobody else's.
+  // A kept tensor of the failed capture shares no page with others.
   SimGpu::fill(stream_, kept, 9, 2 * kPageBytes);
   replay(a, 1);
   EXPECT_EQ(SimGpu::peek(kept), 9);
@@ -194,7 +194,7 @@ TEST_F(ExclusiveGroupsTest, APoolIsAMemberOfOneGroup) {
   EXPECT_EQ(graphs_->leave({0, 99}), SharingResult::kNoMember);
 }
 
-TEST_F(ExclusiveGroupsTest, APoolThatWouldJoinSaysWhatItShares) {
+TEST_F(ExclusiveGroupsTest, APoolEstimatesWhatJoiningWouldShare) {
   std::vector<Graph> graphs;
   for (const std::size_t pages : {8, 16, 4}) {
     graphs.push_back(capture(kPools[graphs.size()], {pages * kPageBytes, 2 * kPageBytes}));
@@ -239,8 +239,8 @@ TEST_F(ExclusiveGroupsTest, ResultsThatFindNoPagesEndTheCaptureWithAnError) {
   EXPECT_EQ(graphs_->end_capture(kPools[1], Outcome::kSucceeded), SharingResult::kOk);
 }
 
-// It shared with whoever joined the group after it had left.
-TEST_F(ExclusiveGroupsTest, APoolThatLeavesAloneSharesWithNobodyWhoJoinsLater) {
+// The pool shared pages with pools that joined the group after it had left.
+TEST_F(ExclusiveGroupsTest, APoolThatLeavesAloneSharesNothingWithLaterMembers) {
   ASSERT_EQ(graphs_->join(kGroup, kPools[0]), SharingResult::kOk);
   const Graph a = capture(kPools[0], {8 * kPageBytes, kPageBytes});
   ASSERT_EQ(graphs_->leave(kPools[0]), SharingResult::kOk);
@@ -252,8 +252,8 @@ TEST_F(ExclusiveGroupsTest, APoolThatLeavesAloneSharesWithNobodyWhoJoinsLater) {
   EXPECT_EQ(SimGpu::peek(a.writes[0].ptr), 1);
 }
 
-// The scratch of the graph came behind the pages of its own result, which was free by then. A graph
-// may read the one after it has written the other.
+// The scratch of the graph got the pages of its own result, which was free by then. A graph may
+// read one after it has written the other.
 TEST_F(ExclusiveGroupsTest, AGraphHasItsScratchAndWhatDiedAfterItsCaptureOnPagesOfTheirOwn) {
   ASSERT_EQ(graphs_->join(kGroup, kPools[0]), SharingResult::kOk);
   const Graph a = capture(kPools[0], {kPageBytes, kPageBytes});
@@ -267,7 +267,7 @@ TEST_F(ExclusiveGroupsTest, AGraphHasItsScratchAndWhatDiedAfterItsCaptureOnPages
   EXPECT_EQ(SimGpu::peek(a.writes[0].ptr), 1);
 }
 
-// Its pages went to the default pool, and the next replay wrote to addresses without any.
+// Pages of the pool went to the default pool, and the next replay wrote to unmapped addresses.
 TEST_F(ExclusiveGroupsTest, APoolLendsNothingThatItsGraphsWrite) {
   join_all();
   const Graph a = capture(kPools[0], {kPageBytes, 8 * kPageBytes});
@@ -279,7 +279,7 @@ TEST_F(ExclusiveGroupsTest, APoolLendsNothingThatItsGraphsWrite) {
   EXPECT_EQ(SimGpu::peek(a.writes[1].ptr), 1);
 }
 
-// The handle was exchanged at the end of the capture, and others had opened the old one.
+// The handle was exchanged at the end of the capture, after other processes had opened the old one.
 TEST_F(ExclusiveGroupsTest, WhatACaptureBorrowedIsNotSharedWithOthers) {
   join_all();
   const Graph a = capture(kPools[0], {8 * kPageBytes, kPageBytes});
@@ -311,8 +311,8 @@ class UnsettledTest : public ExclusiveGroupsTest {
   DevicePtr kept_{};
 };
 
-// It was handed out again, with the pages of another graph.
-TEST_F(UnsettledTest, WhatItLetsGoServesNobody) {
+// The memory was reused together with the pages of another graph.
+TEST_F(UnsettledTest, MemoryThatItFreesServesNoRequest) {
   free(kept_);
   device_->store().set_limit(PageStore::kNoLimit);
   const Graph::Range range = take(kPools[1], 4 * kPageBytes);
@@ -322,8 +322,8 @@ TEST_F(UnsettledTest, WhatItLetsGoServesNobody) {
   EXPECT_EQ(SimGpu::peek(range.ptr), 7);
 }
 
-// Pages of the other graph went to the store with it.
-TEST_F(UnsettledTest, NothingIsLeftOfAPoolThatNobodyHolds) {
+// Pages of the other graph went to the store with those of the pool.
+TEST_F(UnsettledTest, NothingIsLeftOfAnUnheldPool) {
   free(kept_);
   release_pool(kPools[1]);
   ASSERT_TRUE(device_->pools().release(kPools[1]));
@@ -335,8 +335,8 @@ TEST_F(UnsettledTest, NothingIsLeftOfAPoolThatNobodyHolds) {
   expect_bytes(graph_, 1);
 }
 
-// A failed capture unmapped it while replays of graphs that are gone could still be at work.
-TEST_F(ExclusiveGroupsTest, AFailedCaptureWaitsForNobody) {
+// A failed capture unmapped scratch while replays of destroyed graphs could still use it.
+TEST_F(ExclusiveGroupsTest, AFailedCaptureUnmapsNoScratch) {
   join_all();
   const Graph a = capture(kPools[0], {8 * kPageBytes, kPageBytes});
   free(a.results[0].ptr);
@@ -348,7 +348,7 @@ TEST_F(ExclusiveGroupsTest, AFailedCaptureWaitsForNobody) {
   EXPECT_EQ(SimGpu::calls("cuMemUnmap"), unmaps);
 }
 
-// The second time it was looked for among the pools that this device knows.
+// The second join searched for the pool among those that this device knows.
 TEST_F(ExclusiveGroupsTest, APoolOfOtherDevicesJoinsAndLeavesAndJoins) {
   const PoolId elsewhere{0, 99};
   ASSERT_EQ(graphs_->join(kGroup, kPools[0]), SharingResult::kOk);
@@ -357,8 +357,8 @@ TEST_F(ExclusiveGroupsTest, APoolOfOtherDevicesJoinsAndLeavesAndJoins) {
   EXPECT_EQ(graphs_->join(kGroup, elsewhere), SharingResult::kOk);
 }
 
-// Its free memory was taken for scratch of graphs, which never ended.
-TEST_F(ExclusiveGroupsTest, APoolThatNobodyHoldsBringsNothing) {
+// Free memory of the pool was taken for scratch of graphs, and never released.
+TEST_F(ExclusiveGroupsTest, AnUnheldPoolContributesNothing) {
   free(take(kPools[0], 4 * kPageBytes).ptr);
   ASSERT_TRUE(device_->pools().release(kPools[0]));
   ASSERT_EQ(graphs_->join(kGroup, kPools[0]), SharingResult::kOk);
@@ -373,8 +373,8 @@ class ExclusiveGroupsRandom : public ExclusiveGroupsTest,
   ExclusiveGroupsRandom() : ExclusiveGroupsTest(testing::handle_rules(GetParam())) {}
 };
 
-// Graphs of three pools that join, leave, are captured, replayed and let go of in any order: after a
-// replay every byte of every result is what its own graph wrote last.
+// Pools join and leave, and graphs of three pools are captured, replayed and destroyed, in any
+// order. After a replay every byte of every result has the value that its own graph wrote last.
 TEST_P(ExclusiveGroupsRandom, ResultsAreWhatTheirGraphsWrote) {
   std::mt19937 random(GetParam());
   const auto below = [&random](std::size_t n) { return random() % n; };

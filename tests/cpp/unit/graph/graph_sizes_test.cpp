@@ -85,7 +85,8 @@ TEST(GraphSizesTest, ACaptureThatWasGivenNothingHasNoBytes) {
   EXPECT_EQ(sizes_of_graph({}, 1, {}).private_bytes, 0U);
 }
 
-// What captures were given is recorded while they run and afterwards, also in pools of no group.
+// The memory that captures received is recorded while they run and afterwards, also in pools
+// without a group.
 class GivenTest : public testing::DeviceFixture {
  protected:
   static constexpr PoolId kOther{0, 8};
@@ -94,7 +95,7 @@ class GivenTest : public testing::DeviceFixture {
     device_->pools().hold(kGraphPool);
     device_->pools().hold(kOther);
   }
-  // A block that a capture is given, and that dies. Returns the capture's id.
+  // Captures one block that dies. Returns the capture's id.
   std::uint64_t capture(const PoolId& pool, std::size_t size) {
     device_->set_captures(1);
     SimGpu::begin_capture(stream_);

@@ -1,4 +1,4 @@
-// Free pages of a pool that is in no group serve its captures at other addresses, and stay behind
+// Free pages of a pool without a group serve its captures at other addresses, and stay mapped at
 // the old ones, where graphs write.
 #include "ferro/driver/error.h"
 #include "ferro/graph/checkpoint.h"
@@ -34,11 +34,11 @@ class MovesInCapturesTest : public testing::DeviceFixture {
     DevicePtr ptr{};
     std::size_t size = 0;
   };
-  // What the graph writes, in that order.
+  // The ranges that the graph writes, in that order.
   struct Graph {
     std::vector<Range> dead;
     std::vector<Range> kept;
-    Range last;  // put together from the pages of those that died
+    Range last;  // made of the pages of those that died
   };
 
   explicit MovesInCapturesTest(GraphOrder order = GraphOrder::kCaptured)
@@ -72,7 +72,7 @@ class MovesInCapturesTest : public testing::DeviceFixture {
   Range take(std::size_t size, const PoolId& pool = kPool) {
     return {allocate(size, stream_, pool), size};
   }
-  // Of the arena, with what lives between what has died.
+  // Makes holes in the arena: live blocks between dead ones.
   void make_holes(Graph& graph, const PoolId& pool = kPool) {
     for (std::size_t i = 0; i < kHoles; ++i) {
       graph.dead.push_back(take(2 * kPageBytes, pool));
@@ -90,7 +90,7 @@ class MovesInCapturesTest : public testing::DeviceFixture {
     end();
     return graph;
   }
-  // A graph of kPool, and a member of the group with twice its scratch.
+  // Captures a graph of kPool, and one of a member of the group with twice its scratch.
   std::pair<Graph, Graph> capture_beside_a_larger_member() {
     const Graph graph = capture();
     free(graph.last.ptr);
@@ -102,7 +102,7 @@ class MovesInCapturesTest : public testing::DeviceFixture {
     EXPECT_EQ(graphs_->join(kGroup, kOther), SharingResult::kOk);
     return {graph, other};
   }
-  // Each range with a value of its own, from `value` on.
+  // Writes each range with a different value, from `value` on.
   void replay(const Graph& graph, unsigned char value) {
     for (const std::vector<Range>* ranges : {&graph.dead, &graph.kept}) {
       for (const Range& range : *ranges) {
@@ -125,7 +125,7 @@ class MovesInCapturesTest : public testing::DeviceFixture {
       EXPECT_EQ(SimGpu::peek(graph.last.ptr + (graph.last.size - 1)), value);
     }
   }
-  // Of a graph, four pages that an eager stream has yet to read.
+  // Leaves four pages of a graph that an eager stream has yet to read.
   Range leave_result_in_use() {
     begin();
     const Range result = take(4 * kPageBytes);
@@ -171,7 +171,7 @@ TEST_F(MovesInCapturesTest, ScatteredPagesServeALaterRequestOfTheSameCapture) {
   EXPECT_EQ(after.unmap, before.unmap);
   EXPECT_EQ(ended_by(LadderStep::kMovePages), 1U);
   end();
-  // Each of the old addresses is another name of one of the pages.
+  // Each old address is an alias of one of the pages.
   replay(graph, 1);
   expect_kept(graph, 1);
   for (const Range& range : graph.dead) {
@@ -204,7 +204,7 @@ TEST_F(MovesInCapturesTest, PagesOfAnEarlierGraphServeALaterOneOfItsPool) {
   replay(second, 50);
   expect_kept(second, 50);
   expect_kept(first, 1);
-  // In the order of their captures, and again.
+  // The graphs replay in the order of their captures, twice.
   replay(first, 60);
   replay(second, 90);
   expect_kept(first, 60);
@@ -219,7 +219,7 @@ TEST_F(MovesInCapturesTest, MemoryThatEagerWorkMayStillUseDoesNotMove) {
   const std::size_t before = held();
   take(8 * kPageBytes);
   EXPECT_EQ(held(), before + 8);
-  EXPECT_EQ(take(4 * kPageBytes).ptr, result.ptr) << "in its place it serves at once";
+  EXPECT_EQ(take(4 * kPageBytes).ptr, result.ptr) << "at its old address it serves at once";
   end();
 }
 
@@ -244,7 +244,7 @@ TEST_F(MovesInCapturesTest, MemoryMovesOnceItsEagerUsesAreOver) {
   end();
 }
 
-// A branch of the graph may still read what its own stream frees.
+// A branch of the graph may still read memory that its own stream frees.
 TEST_F(MovesInCapturesTest, NothingMovesBesideABranchThatHasNotJoinedUnlessMemoryIsShort) {
   const DevicePtr known = allocate(kPageBytes, side_);
   begin();
@@ -265,7 +265,7 @@ TEST_F(MovesInCapturesTest, NothingMovesBesideABranchThatHasNotJoinedUnlessMemor
   free(known);
 }
 
-// The driver refuses points then, so the host waits for the device.
+// The driver refuses points during captures, so the host waits for the device.
 TEST_F(MovesInCapturesTest, EagerRequestsBesideACaptureAreServedWhereMemoryIsShort) {
   const DevicePtr large = allocate(4 * kPageBytes, stream_);
   const DevicePtr between = allocate(kPageBytes, stream_);
@@ -306,7 +306,7 @@ TEST_F(MovesInCapturesTest, AllPagesReturnAfterTheLastRelease) {
   device_->empty_cache();
   EXPECT_EQ(held(), 0U);
   EXPECT_EQ(SimGpu::used_pages(), 0U);
-  // The old addresses, hole by hole, and what is beside them and behind them.
+  // One call for each hole of old addresses, and one for the rest.
   EXPECT_GE(device_->driver().calls().unmap - unmapped, kHoles + 1);
 }
 
@@ -371,7 +371,7 @@ TEST_F(MovesInCapturesTest, TreesRelyOnTheirAddresses) {
   EXPECT_EQ(held(), before + kDead);
 }
 
-// Behind both addresses of a page come others, which are those of a larger member.
+// Both addresses of a page get other pages, those of a larger member.
 TEST_F(MovesInCapturesTest, AMemberWithMoreScratchGivesBothAddressesItsOwn) {
   const auto [graph, other] = capture_beside_a_larger_member();
   ASSERT_EQ(graphs_->join(kGroup, kPool), SharingResult::kOk);
@@ -431,7 +431,7 @@ TEST_F(MovesInCapturesTest, LiveMemoryIsNotShared) {
   replay(graph, 1);
   replay(other, 100);
   expect_kept(graph, 1);
-  // It serves captures of its own pool once it is free, and goes with it.
+  // Once free, the memory serves captures of its own pool, and is released with it.
   free(graph.last.ptr);
   const std::size_t with_other = held();
   begin();

@@ -18,7 +18,7 @@ class PoolRouterTest : public testing::DeviceFixture {
   PoolRouter::Filter only(StreamId stream) {
     return [stream](StreamId asked) { return asked == stream; };
   }
-  // As PyTorch makes one: accepts the streams of the capture that `stream` is in.
+  // A filter like those of PyTorch: accepts the streams of the capture that `stream` is in.
   PoolRouter::Filter captured_with(StreamId stream) {
     return [this, stream](StreamId asked) {
       const CaptureInfo mine = device_->driver().capture_info(stream);
@@ -87,13 +87,13 @@ TEST_F(PoolRouterTest, ACapturesDiversionServesItsStreamsWhileItRuns) {
   SimGpu::fork(side_, stream_);
   SimGpu::end_capture(stream_);
   on_another_thread([this] { EXPECT_EQ(router_.pool_for(stream_), kDefaultPool); });
-  EXPECT_TRUE(router_.end(kGraphPool)) << "only its own thread may take it for abandoned";
+  EXPECT_TRUE(router_.end(kGraphPool)) << "only its own thread may treat it as abandoned";
 }
 
 TEST_F(PoolRouterTest, AnEndedCapturesFilterIsNotCalled) {
   bool alive = true;
   const auto filter = [&alive, accepts = captured_with(stream_)](StreamId asked) {
-    EXPECT_TRUE(alive) << "the graph of this filter is gone";
+    EXPECT_TRUE(alive) << "the graph of this filter is destroyed";
     return accepts(asked);
   };
   ASSERT_TRUE(router_.begin(kGraphPool, filter, stream_));
@@ -106,7 +106,7 @@ TEST_F(PoolRouterTest, AnEndedCapturesFilterIsNotCalled) {
     EXPECT_EQ(router_.pool_for(side_), kDefaultPool);
   };
   on_another_thread(ask);
-  EXPECT_TRUE(router_.any()) << "it is not this thread's to drop";
+  EXPECT_TRUE(router_.any()) << "this thread must not drop it";
   ask();
 }
 
@@ -154,7 +154,7 @@ TEST_F(PoolRouterTest, DroppingAnAbandonedCaptureShowsInTheCountsAlsoWhenTheNext
   EXPECT_TRUE(router_.has_captures());
   SimGpu::begin_capture(stream_);
   SimGpu::abandon_capture(stream_);
-  EXPECT_FALSE(router_.begin(kOther, only(side_), side_)) << "it runs already";
+  EXPECT_FALSE(router_.begin(kOther, only(side_), side_)) << "this diversion exists already";
   EXPECT_FALSE(router_.has_captures());
   EXPECT_TRUE(router_.end(kOther));
   EXPECT_FALSE(router_.any());
@@ -265,7 +265,7 @@ class DiversionOfGoneStreamTest : public testing::GoneStreamFixture {
   PoolRouter router_{*device_};
 };
 
-TEST_F(DiversionOfGoneStreamTest, NobodyAsksAboutIt) {
+TEST_F(DiversionOfGoneStreamTest, ItsStreamIsNotQueried) {
   begin_and_abandon();
   SimGpu::destroy_stream(gone_);
   EXPECT_EQ(router_.pool_for(stream_), kDefaultPool);
@@ -282,7 +282,7 @@ TEST_F(DiversionOfGoneStreamTest, AnAllocationOfItsOwnShowsThatItIsThere) {
 
 class MarkedCapturesTest : public PoolRouterTest {
  protected:
-  // Private pools give nothing back while a capture counts as running.
+  // Private pools release nothing while a capture counts as running.
   bool captures_count() {
     device_->pools().hold(kOther);
     free(allocate(testing::kPageBytes, side_, kOther));
@@ -299,8 +299,8 @@ TEST_F(MarkedCapturesTest, WithoutMarksACaptureCountsFromItsDiversionOn) {
   EXPECT_FALSE(captures_count());
 }
 
-// Memory leaves behind points, which an announced capture forbids from its diversion on: a mark
-// comes after the capture has begun.
+// Pages leave arenas only behind points, which an announced capture forbids. It must forbid them
+// from its diversion on, because a mark is set after the capture has begun.
 TEST_F(MarkedCapturesTest, ACaptureIsAnnouncedBeforeItIsMarked) {
   for (int i = 0; i < 2; ++i) {
     ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
@@ -335,13 +335,13 @@ TEST_F(PoolRouterTest, AFailedCaptureThatOnlyEndsItsDiversionLosesItsPool) {
   ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
   EXPECT_TRUE(router_.end(kGraphPool, EndOfCapture::kFailed));
   EXPECT_EQ(device_->pools().use_count(kGraphPool), 0);
-  // A thread's or stream's diversion does not end because some capture failed.
+  // The failure of a capture does not end a diversion of a thread or stream.
   EXPECT_TRUE(router_.end(kOther, EndOfCapture::kFailed));
   EXPECT_EQ(device_->pools().use_count(kOther), 1);
   EXPECT_TRUE(device_->pools().release(kOther));
 }
 
-// What else belongs to its end was refused.
+// The other steps of its end were refused.
 TEST_F(PoolRouterTest, AnEndedCaptureDoesNotCountAndIsDroppedLikeAFailedOne) {
   ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
   SimGpu::begin_capture(stream_);
@@ -360,7 +360,7 @@ TEST_F(PoolRouterTest, AnEndedCaptureDoesNotCountAndIsDroppedLikeAFailedOne) {
 TEST_F(PoolRouterTest, AGraphThatCleansUpEndsItsDiversionItself) {
   PoolRouter diversions(*device_, FailedGraphs::kCleanUp);
   ASSERT_TRUE(diversions.begin(kGraphPool, captured_with(stream_), stream_));
-  // Its capture failed, and the thread begins the next one before the graph object goes.
+  // The capture failed, and the thread begins the next one before the graph object is destroyed.
   ASSERT_TRUE(diversions.begin(kOther, captured_with(side_), side_));
   EXPECT_EQ(device_->pools().use_count(kGraphPool), 1);
   EXPECT_TRUE(diversions.end(kGraphPool));

@@ -58,7 +58,8 @@ class PoolsWithoutGraphsTest : public testing::DeviceFixture {
   StatValue reserved() { return device_->pools().reserved().at(kGraphPool)[kAll]; }
   std::uint64_t moved(DevicePtr ptr) { return heap_of(ptr).pages_moved(); }
 
-  // A request of four pages in four holes grows by four pages, and by none on a full card.
+  // Expects that a request of four pages takes four new pages instead of those of four holes, and
+  // none on a full card.
   void expect_pages_stay(DevicePtr kept) {
     const std::uint64_t moved_before = moved(kept);
     const std::size_t before = held();
@@ -196,7 +197,7 @@ TEST_F(PoolsWithoutGraphsTest, MembersKeepThem) {
   EXPECT_EQ(moved(kept[0]), 0U);
 }
 
-// Whether the stream captures is unknown then.
+// It is unknown then whether the stream captures.
 TEST_F(PoolsWithoutGraphsTest, TheyStayAfterARefusedQuery) {
   const std::vector<DevicePtr> kept = make_holes(8);
   FaultyApi::fail_only("cuStreamGetCaptureInfo_v3", 1, CUDA_ERROR_UNKNOWN);
@@ -205,7 +206,7 @@ TEST_F(PoolsWithoutGraphsTest, TheyStayAfterARefusedQuery) {
   expect_pages_stay(kept[0]);
 }
 
-// A graph that is gone may still run.
+// A destroyed graph may still run.
 TEST_F(PoolsWithoutGraphsTest, TheyStayAsLongAsThePoolWithAGraphExists) {
   const std::vector<DevicePtr> kept = make_holes(8);
   ASSERT_EQ(graphs_->begin_capture(kGraphPool), SharingResult::kOk);

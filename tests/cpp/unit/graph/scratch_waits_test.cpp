@@ -1,5 +1,5 @@
-// Pages of scratch change hands: behind the work on them, within the pool that may have them, and
-// not at all when the driver refuses.
+// Pages of scratch change their owner after the work on them, only within pools that may have them,
+// and not when the driver refuses.
 #include "ferro/driver/error.h"
 #include "ferro/graph/graph_memory.h"
 #include "support/device_fixture.h"
@@ -61,8 +61,8 @@ class ScratchWaitsTest : public testing::DeviceFixture {
   void replay(const Range& range, unsigned char value) {
     SimGpu::fill(stream_, range.ptr, value, range.size);
   }
-  // Work on `range` is queued. Counts the mappings that go from now on, of which the first must
-  // find it done.
+  // Queues work on `range`. Counts the mappings removed from now on; the work must be done before
+  // the first.
   void expect_work_before_unmapping(const Range& range) {
     static constexpr unsigned char kValue = 7;
     replay(range, kValue);
@@ -145,7 +145,7 @@ TEST_F(ScratchWaitsTest, WhatDiesInACaptureDoesNotServeIt) {
   device_->set_captures(1);
   ASSERT_EQ(graphs_->begin_capture(kPools[0]), SharingResult::kOk);
   free(writer.result.ptr);
-  // As large, and small enough to be a part of it.
+  // Requests as large as the dead block, and small enough to be a part of it.
   for (const std::size_t size : {4 * kPageBytes, kPageBytes, kPageBytes / 4}) {
     for (int i = 0; i < 4; ++i) {
       const DevicePtr ptr = graphs_->allocate(kPools[0], stream_, bytes(size)).ptr;
@@ -157,7 +157,7 @@ TEST_F(ScratchWaitsTest, WhatDiesInACaptureDoesNotServeIt) {
   device_->set_captures(0);
 }
 
-// Of the calls that map pages of its own behind the scratch, one after the other is refused.
+// The calls that map the pool's own pages at its scratch fail one after the other.
 TEST_F(ScratchWaitsTest, APoolThatCannotLeaveHasThePagesThatItHad) {
   join(kPools[0]);
   join(kPools[1]);
@@ -184,7 +184,7 @@ TEST_F(ScratchWaitsTest, APoolThatCannotLeaveHasThePagesThatItHad) {
       device_->report().check_invariants();
       EXPECT_EQ(graphs_->bytes_of(kGroup).set, shared);
       EXPECT_EQ(graphs_->join(kGroup, kPools[1]), SharingResult::kOk);  // is a member
-      // A page that it does not share would keep what it has.
+      // An unshared page would keep its contents.
       replay(smaller.scratch, 5);
       replay(larger.scratch, 9);
       SimGpu::finish_all();
@@ -195,8 +195,8 @@ TEST_F(ScratchWaitsTest, APoolThatCannotLeaveHasThePagesThatItHad) {
   }
 }
 
-// A graph's block that waited for another stream, on pages of the group, is free when the cache is
-// emptied for what the capture lacks. Its addresses went with the cache, under the graph.
+// A graph's pending block on pages of the group becomes free when the cache is emptied for pages
+// that the capture lacks. Its addresses were released with the cache, although the graph uses them.
 TEST_F(ScratchWaitsTest, MemoryFreedBeforeARetriedEndIsTheGraphs) {
   join(kPools[0]);
   capture(kPools[0], 2, 1);

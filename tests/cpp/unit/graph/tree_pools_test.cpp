@@ -1,4 +1,5 @@
-// Pools of trees in a group: what their graphs carry to one another is theirs, the rest is shared.
+// Pools of trees in a group: memory that their graphs carry to one another is private, the rest is
+// shared.
 #include "ferro/graph/checkpoint.h"
 #include "ferro/graph/graph_memory.h"
 #include "support/device_fixture.h"
@@ -27,7 +28,7 @@ constexpr GroupId kGroup = 1;
 struct Range {
   DevicePtr ptr{};
   std::size_t size = 0;
-  unsigned char value = 0;  // that it holds
+  unsigned char value = 0;  // its contents
 };
 
 struct Node {
@@ -35,11 +36,11 @@ struct Node {
   Range input;  // copied there before each replay
   std::vector<Range> scratch;
   std::vector<Range> results;
-  std::vector<DevicePtr> live;  // behind it
+  std::vector<DevicePtr> live;  // after its replay
   PoolCheckpoint checkpoint;
 };
 
-// What it writes at each replay.
+// The ranges that a graph writes at each replay.
 struct Graph {
   std::vector<Range> scratch;
   Range result;
@@ -72,7 +73,8 @@ class TreePoolsTest : public testing::DeviceFixture {
     device_->report().check_invariants();
     return taken;
   }
-  // As trees do: the input lies in the pool before the capture begins, and is let go in it.
+  // Records a graph as trees do: the input lies in the pool before the capture begins, and is freed
+  // in it.
   Node record(const Node* parent, std::size_t scratch, std::size_t result,
               std::size_t input = kPageBytes) {
     Node node;
@@ -173,7 +175,7 @@ TEST_F(TreePoolsTest, ARecordingGivesItsScratchAfterItsCheckpoint) {
   go_to(root);
   Node right = record(&root, 4 * kPageBytes, kPageBytes);
   EXPECT_EQ(set_pages(), 16U);
-  // Of the last one's a page lies where its sibling has its result.
+  // One page of the last scratch lies where the sibling has its result.
   EXPECT_EQ(scratch_pages(), 16U + 8U + 16U + 3U);
   EXPECT_EQ(held(), 17U + 3U + 1U + 1U);
   replay(root, 1);
@@ -185,7 +187,7 @@ TEST_F(TreePoolsTest, ARecordingGivesItsScratchAfterItsCheckpoint) {
   }
 }
 
-TEST_F(TreePoolsTest, WhatTheProgramAllocatesThereHasPagesOfItsOwn) {
+TEST_F(TreePoolsTest, AllocationsOfTheProgramHaveTheirOwnPages) {
   join_both();
   ASSERT_TRUE(graphs_->expect_checkpoints(kTree));
   Graph other = capture(16 * kPageBytes, kPageBytes);
@@ -231,7 +233,7 @@ TEST_F(TreePoolsTest, NoCheckpointIsTakenOfWhatIsBorrowed) {
   free(result.ptr);
 }
 
-TEST_F(TreePoolsTest, WhereTheHostMayNotWaitItIsSharedLater) {
+TEST_F(TreePoolsTest, ScratchIsSharedLaterWhereTheHostMustNotWait) {
   join_both();
   ASSERT_TRUE(graphs_->expect_checkpoints(kTree));
   begin(kTree);
@@ -245,8 +247,8 @@ TEST_F(TreePoolsTest, WhereTheHostMayNotWaitItIsSharedLater) {
   EXPECT_EQ(set_pages(), 8U);
 }
 
-// Two parts of one graph's scratch could come behind the same pages.
-TEST_F(TreePoolsTest, WhatWasNotSharedAtOnceNeverIs) {
+// Two parts of one graph's scratch could get the same pages.
+TEST_F(TreePoolsTest, ScratchThatWasNotSharedAtOnceIsNeverShared) {
   ASSERT_TRUE(graphs_->expect_checkpoints(kTree));
   begin(kTree);
   Range first = take(kTree, 4 * kPageBytes);
@@ -266,7 +268,7 @@ TEST_F(TreePoolsTest, WhatWasNotSharedAtOnceNeverIs) {
   expect_held(second);
 }
 
-TEST_F(TreePoolsTest, NeitherIsWhatABorrowingGraphHadBeside) {
+TEST_F(TreePoolsTest, OwnScratchOfABorrowingGraphIsNeverShared) {
   join_both();
   free(take(kTree, kPageBytes / 4).ptr);
   begin(kTree);
@@ -284,7 +286,7 @@ TEST_F(TreePoolsTest, NeitherIsWhatABorrowingGraphHadBeside) {
   expect_held(borrowed);
 }
 
-TEST_F(TreePoolsTest, OfGraphsWithoutCheckpointsNobodyKnowsWhatTheyCarry) {
+TEST_F(TreePoolsTest, WithoutCheckpointsTheCarriedMemoryIsUnknown) {
   for (int i = 0; i < 2; ++i) {
     begin(kTree);
     const Range scratch = take(kTree, 4 * kPageBytes);
@@ -296,7 +298,7 @@ TEST_F(TreePoolsTest, OfGraphsWithoutCheckpointsNobodyKnowsWhatTheyCarry) {
   join_both();
   EXPECT_EQ(set_pages(), 0U);
   record(nullptr, 6 * kPageBytes, kPageBytes);
-  EXPECT_EQ(set_pages(), 3U) << "what is there serves first";
+  EXPECT_EQ(set_pages(), 3U) << "existing pages serve first";
 }
 
 TEST_F(TreePoolsTest, ATreeThatLeavesHasScratchOfItsOwn) {
@@ -318,7 +320,7 @@ TEST_F(TreePoolsTest, ATreeThatLeavesHasScratchOfItsOwn) {
   expect_held(child.results[0]);
 }
 
-TEST_F(TreePoolsTest, AllGoesBackWithTheLastGraph) {
+TEST_F(TreePoolsTest, AllMemoryIsReleasedWithTheLastGraph) {
   ASSERT_TRUE(graphs_->expect_checkpoints(kTree));
   join_both();
   const Node root = record(nullptr, 8 * kPageBytes, 2 * kPageBytes);
@@ -332,7 +334,7 @@ TEST_F(TreePoolsTest, AllGoesBackWithTheLastGraph) {
   EXPECT_EQ(restore_checkpoint(*graphs_, root.checkpoint, &change), CheckpointError::kPagesGone);
 }
 
-TEST_F(TreePoolsTest, WhatAnEstimateSaysIsWhatJoiningLeaves) {
+TEST_F(TreePoolsTest, AnEstimateEqualsTheResultOfJoining) {
   capture(16 * kPageBytes, kPageBytes);
   record(nullptr, 8 * kPageBytes, 2 * kPageBytes);
   const std::array pools = {kTree, kOther};
@@ -344,8 +346,8 @@ TEST_F(TreePoolsTest, WhatAnEstimateSaysIsWhatJoiningLeaves) {
 
 class TreePoolsRandom : public TreePoolsTest, public ::testing::WithParamInterface<unsigned> {};
 
-// A tree grows and is walked along its paths, beside graphs that replay at any moment; pools join and
-// leave. What lives on a path, and inputs until their graph has run, hold what was written there.
+// A tree grows and is walked along its paths, while other graphs replay at any moment and pools
+// join and leave. Live memory on a path, and inputs until their graph has run, keep their contents.
 TEST_P(TreePoolsRandom, PathsHoldWhatTheirGraphsWrote) {
   std::mt19937 random(GetParam());
   const auto below = [&random](std::size_t n) { return random() % n; };
@@ -407,7 +409,8 @@ TEST_P(TreePoolsRandom, PathsHoldWhatTheirGraphsWrote) {
       }
       nodes.push_back(std::make_unique<Node>(record(parent, 2 * size(), size(), size())));
     } else if (what < 4 && graphs.size() < 5) {
-      // Before it is a member a later graph would have its scratch where earlier ones keep results.
+      // Before the pool is a member, the scratch of a later graph may lie where earlier ones keep
+      // results.
       if (graphs_->join(kGroup, kOther) == SharingResult::kOk) {
         graphs.push_back(capture(size(), size()));
         replay(graphs.back(), ++value);

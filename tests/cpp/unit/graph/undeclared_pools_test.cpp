@@ -1,5 +1,5 @@
-// Graphs of one pool that nobody declared to be in a group, where they may replay in any order; and
-// memory that a capture gets again.
+// Graphs of one pool without a declared group, which may replay in any order; and memory that a
+// capture gets again.
 #include "ferro/driver/error.h"
 #include "ferro/graph/checkpoint.h"
 #include "ferro/graph/graph_memory.h"
@@ -81,7 +81,7 @@ class OrderOfCapturesTest : public UndeclaredPoolsTest {
 };
 
 TEST_F(UndeclaredPoolsTest, GraphsReplayInAnyOrder) {
-  // Small scratch, where the result of a later graph would lie without more.
+  // Small scratch, where the result of a later graph would otherwise lie.
   std::vector<Graph> graphs;
   begin();
   const Range small = take(4096);

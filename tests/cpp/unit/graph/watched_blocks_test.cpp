@@ -90,7 +90,7 @@ TEST(WatchedBlocksTest, ACheckpointMakesABlockLiveAgain) {
   EXPECT_FALSE(gone->is_freed());
   EXPECT_FALSE(kept->is_freed());  // it was live before and after
   EXPECT_TRUE(other->is_freed());
-  EXPECT_TRUE(larger->is_freed());  // another one is there
+  EXPECT_TRUE(larger->is_freed());  // another block has its address
 }
 
 TEST(WatchedBlocksTest, NothingIsFollowedOnceItIsOff) {

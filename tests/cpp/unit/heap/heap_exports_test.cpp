@@ -1,4 +1,4 @@
-// Blocks that other processes map: which handles they are shared as, and how these stay and go.
+// Blocks that other processes map: their handles, and the lifetime of these.
 #include "ferro/core/ipc/imports.h"
 #include "ferro/driver/error.h"
 #include "support/descriptor_limit.h"
@@ -89,8 +89,8 @@ TEST_F(HeapExportsTest, ASecondExportMakesNoDriverCall) {
   EXPECT_EQ(after.event_wait, before.event_wait);
 }
 
-// Their bytes were copied behind another handle, after a wait for the device. What other threads
-// gave the device meanwhile was lost, or had no memory.
+// The bytes were copied to another handle, after a wait for the device. Work that other threads had
+// queued meanwhile was lost, or had no memory.
 TEST_F(HeapExportsTest, WorkOnABlockThatIsSharedGoesOn) {
   const DevicePtr block = grow(heap_, 20 * kPageBytes);
   SimGpu::fill(stream_, block, 11, 20 * kPageBytes);
@@ -118,7 +118,7 @@ TEST_F(HeapExportsTest, ADriverThatRefusesAHandleLeavesAllAsTheyWere) {
   const DevicePtr block = grow(heap_, 20 * kPageBytes);
   testing::FaultyApi::fail_only("cuMemExportToShareableHandle", 7, CUDA_ERROR_UNKNOWN);
   SharedRange range;
-  const DescriptorLimit limit(2000);  // beyond it are the simulator's own
+  const DescriptorLimit limit(2000);  // above it are those of the simulator
   ASSERT_TRUE(limit.is_set());
   const rlim_t next = next_descriptor();
   EXPECT_THROW(static_cast<void>(try_share(block, &range)), DriverError);
@@ -180,7 +180,8 @@ TEST_F(HeapExportsTest, WhatWasSharedIsNotMoved) {
             GrowResult::kGrown);
   check(heap_);
   EXPECT_EQ(heap_.pages_moved(), 3U);
-  EXPECT_EQ(allocate(heap_, kPageBytes), blocks[2]) << "in its place it is as good as any";
+  EXPECT_EQ(allocate(heap_, kPageBytes), blocks[2])
+      << "at its own address it serves like any other";
 }
 
 TEST_F(HeapExportsTest, SharedPagesGoBackToTheDriver) {

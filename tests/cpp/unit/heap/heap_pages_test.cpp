@@ -1,4 +1,4 @@
-// Pages and addresses of a heap: growth, spans, give-back, restoring.
+// Pages and addresses of a heap: growth, spans, release, restoring.
 #include "support/heap_fixture.h"
 
 #include <gtest/gtest.h>
@@ -161,7 +161,7 @@ TEST_F(HeapPagesTest, APrivatePoolWaitsForTheWholeDevice) {
   Heap pool(context_, PoolId{0, 3}, stream_);
   const DevicePtr a = grow(pool, 2 * kPageBytes);
   free(pool, a);
-  // A graph replays on its pages, on any stream, when the program has freed them long ago.
+  // A graph may replay on its pages, on any stream, long after the program has freed them.
   make_busy(side_, a);
   captures_.set(1);
   EXPECT_EQ(release(pool, kAll), 0U) << "waiting would invalidate the capture";
@@ -195,7 +195,7 @@ TEST_F(HeapPagesTest, ARefusedUnmapKeepsThePages) {
   FaultyApi::fail_only("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN);
   EXPECT_EQ(release_pages(kAll), 2U);
   EXPECT_EQ(layout_of(heap_), "") << "they have left";
-  EXPECT_EQ(store_.trim(2), 0U) << "a handle that is mapped somewhere is not for the driver";
+  EXPECT_EQ(store_.trim(2), 0U) << "a mapped handle must not be released";
   EXPECT_EQ(store_.counts().idle, 2U);
   EXPECT_EQ(stale_.remove_passed(), 1U);
   EXPECT_EQ(store_.trim(2), 2U);
@@ -239,7 +239,7 @@ TEST_F(HeapPagesTest, ADestroyedHeapReleasesItsAddresses) {
   EXPECT_EQ(driver_.calls().reserve, driver_.calls().unreserve);
 }
 
-// A device with more memory than one span of the heap is long.
+// A device with more memory than one span of the heap.
 class LongArenaTest : public HeapPagesTest {
  protected:
   static constexpr std::size_t kSpanPages = kSpanAlignment / kPageBytes;
@@ -318,7 +318,7 @@ TEST_F(HeapPagesTest, RestoringNothingFreesEverything) {
   EXPECT_TRUE(heap_.is_unused());
 }
 
-TEST_F(HeapPagesTest, RestoringKeepsWhatTheProgramAskedFor) {
+TEST_F(HeapPagesTest, RestoringKeepsRequestedSizes) {
   const DevicePtr a = grow(heap_, 1024);
   free(heap_, a);
   ASSERT_EQ(heap_.allocate_hit({1024, 1000}), a);

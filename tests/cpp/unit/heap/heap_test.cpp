@@ -167,7 +167,7 @@ TEST_F(HeapTest, ABlockUsedByAnotherStreamWaitsForIt) {
   EXPECT_EQ(stats_.read()[kBytes][kAll].current, 0);
   EXPECT_EQ(stats_.read()[kActiveBytes][kAll].current, static_cast<std::int64_t>(kPageBytes));
   SimGpu::finish(side_);
-  EXPECT_EQ(heap_.allocate_hit(bytes(512)), kNull) << "a hit asks nobody";
+  EXPECT_EQ(heap_.allocate_hit(bytes(512)), kNull) << "a hit makes no query";
   EXPECT_EQ(heap_.allocate_collected(bytes(512)), a);
   EXPECT_EQ(stats_.read()[kActiveBytes][kAll].current, 512);
 }

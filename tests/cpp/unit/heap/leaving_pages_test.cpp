@@ -1,4 +1,4 @@
-// Handles that have left one arena and whose stream is still at work: who may have them.
+// Handles that have left an arena while its stream still works: which arenas may take them.
 #include "support/heap_fixture.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ class LeavingPagesTest : public testing::HeapFixture {
   Heap heap_{context_, kDefaultPool, stream_};
 };
 
-// At another address another stream may still be at work on them.
+// Another stream may still work on them at another address.
 TEST_F(LeavingPagesTest, TheirOwnStreamWaitsForThemWhereItMay) {
   EXPECT_EQ(take_idle(heap_), GrowResult::kTooFewPages);
   const Request request = testing::movable_bytes(2 * kPageBytes);
@@ -58,7 +58,8 @@ TEST_F(LeavingPagesTest, AnotherStreamWaitsForThemOnlyWhereItMay) {
   drain(other);
 }
 
-// Its graphs replay on any stream, which would not be ordered behind what this one still does.
+// Graphs of the pool replay on any stream, which is not ordered after the remaining work of this
+// one.
 TEST_F(LeavingPagesTest, APrivatePoolOfTheirStreamHasThemWhenTheirEpochHasPassed) {
   Heap pool(context_, PoolId{0, 3}, stream_);
   EXPECT_EQ(take_idle(pool), GrowResult::kTooFewPages);

@@ -1,4 +1,4 @@
-// What a heap and a device tell of, when, and with which context.
+// The events of a heap and a device: their time and their context.
 #include "ferro/core/types/observer.h"
 
 #include "support/device_fixture.h"
@@ -35,8 +35,8 @@ class Recorder final : public MemoryObserver {
   std::vector<std::string> take() { return std::exchange(lines, {}); }
 
   std::vector<std::string> lines;
-  std::vector<std::string> reasons;  // of ranges, and how many pages moved there
-  bool all_took_time = true;         // what was mapped
+  std::vector<std::string> reasons;  // of ranges, with the number of pages that moved
+  bool all_took_time = true;         // mapped ranges
   std::uint64_t last_used_pages = 0;
 };
 
@@ -159,7 +159,7 @@ class Tagger final : public MemoryObserver {
   }
 
   BlockTag next = 7;       // of the next blocks without a tag
-  std::vector<int> found;  // of blocks as they came and went, before this changed them
+  std::vector<int> found;  // tags of allocated and freed blocks, before this changed them
   std::size_t live_bytes = 0;
   bool all_others_have_none = true;
 };
@@ -193,7 +193,7 @@ TEST_F(ObserverTest, ACheckpointBringsTagsBack) {
   heap.restore_live(live, &freed);
   EXPECT_EQ(tagger.found, (std::vector<int>{0, 7, 7}));
   EXPECT_EQ(tagger.live_bytes, 1024U);
-  // Unless nobody would take them away again.
+  // Without an observer tags are not restored, because nothing would remove them.
   device_->set_observer(nullptr);
   heap.restore_live(live, &freed);
   EXPECT_EQ(device_->report().live_blocks(kDefaultPool).front().tag, 0);
@@ -217,12 +217,12 @@ TEST_F(ObserverTest, AHandleCountsForEachTagThatHasLiveBytesOnIt) {
   free_at(large, nullptr);
   allocate(9, 3 * kPageBytes / 2);
   allocate(10, 3 * kPageBytes / 2);
-  // The page, or the handle, between the two counts for both.
+  // The page, or the handle, that both touch counts for both.
   const TagBytes both = reserved();
   EXPECT_EQ(both.at(8), kPageBytes);
   EXPECT_EQ(both.at(9) + both.at(10), 4 * kPageBytes);
   EXPECT_LE(both.at(9), device_->report().held_bytes());
-  // A block without a tag counts for none, a freed one neither.
+  // A block without a tag counts for none, and neither does a freed one.
   allocate(0, 1024);
   free_at(small, nullptr);
   EXPECT_EQ(reserved(), both);

@@ -1,4 +1,4 @@
-// Memory that the program pinned stays behind its addresses, and is shared as it is.
+// Pinned memory stays at its addresses, and is exported in place.
 #include "support/heap_fixture.h"
 
 #include <gtest/gtest.h>

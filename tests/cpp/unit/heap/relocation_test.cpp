@@ -1,4 +1,4 @@
-// Moving whole free handles of an arena to where a request fits.
+// Moves of whole free handles of an arena to addresses where a request fits.
 #include "ferro/core/policy/relocation.h"
 
 #include "support/heap_fixture.h"
@@ -84,7 +84,7 @@ class RelocationTest : public testing::HeapFixture {
   }
   ~RelocationTest() override { drain(heap_); }
 
-  // As a climb does, which records a point first.
+  // Moves pages as a climb does, which records a point first.
   DevicePtr move(std::size_t pages) {
     pass_epochs();
     return move(testing::movable_bytes(pages * kPageBytes));
@@ -139,8 +139,8 @@ TEST_F(RelocationTest, WhatAnotherStreamMayStillUseMovesWhereTheStreamWaits) {
   make_busy(stream_, moved);
   SimGpu::finish(stream_);
   EXPECT_TRUE(timeline_.record());
-  EXPECT_NE(timeline_.update(), timeline_.now()) << "the fill comes behind the other stream";
-  // What was freed by then needs no other wait.
+  EXPECT_NE(timeline_.update(), timeline_.now()) << "the fill is ordered after the other stream";
+  // Memory freed before that point needs no other wait.
   ASSERT_NE(move(2), kNull);
   EXPECT_EQ(driver_.calls().stream_wait, 1U);
 }
@@ -187,7 +187,7 @@ TEST_F(FreedMeanwhileTest, ANeighbourServesNoLargerRequest) {
             GrowResult::kGrown);
   EXPECT_EQ(ptr, last_ + 3 * kPageBytes) << "in the new pages";
   EXPECT_EQ(driver_.calls().stream_wait, 0U);
-  EXPECT_EQ(heap_.allocate_hit(bytes(3 * kPageBytes)), last_) << "but those of its size";
+  EXPECT_EQ(heap_.allocate_hit(bytes(3 * kPageBytes)), last_) << "but requests of its size";
 }
 
 TEST_F(RelocationTest, WhatWasFreedWhileAnotherStreamCapturesStays) {
@@ -216,7 +216,7 @@ TEST_F(RelocationTest, MovedPagesAreCompletedFromTheStore) {
 }
 
 TEST_F(RelocationTest, ACapturingStreamMovesNothing) {
-  timeline_.record();  // as the announcement does
+  timeline_.record();  // the announcement of a capture does this
   captures_.set(1);
   SimGpu::begin_capture(stream_);
   EXPECT_EQ(move(5), kNull);
@@ -309,7 +309,7 @@ TEST_F(LargeHandlesTest, AHandleMovesAsAWhole) {
             GrowResult::kGrown);
   check(heap_);
   EXPECT_EQ(driver_.calls().create, created);
-  EXPECT_EQ(heap_.pages_moved(), 8U) << "five more than it takes";
+  EXPECT_EQ(heap_.pages_moved(), 8U) << "five more than the request takes";
 }
 
 TEST_F(LargeHandlesTest, PartlyUsedHandlesStay) {

@@ -1,5 +1,5 @@
-// The server of descriptors beside peers that know no key, send what is no request, say nothing,
-// come in masses or are stopped.
+// The server of descriptors with peers that have no key, send invalid requests, send nothing, are
+// many, or are stopped.
 #include "support/child_process.h"
 #include "support/descriptor_limit.h"
 #include "support/descriptor_peers.h"
@@ -46,7 +46,7 @@ TEST(DescriptorServer, ARequestWithoutTheKeyIsNotAnswered) {
     for (const int bit : {0, 7}) {
       ServerAddress wrong = address;
       wrong.request_key[i] ^= std::byte{1} << bit;
-      // The same for an id that is known and for one that is not.
+      // The answer is the same for a known and for an unknown id.
       for (const std::uint64_t id : {std::uint64_t{1}, kKnownIds + 1}) {
         const RawPeer peer(address);
         EXPECT_TRUE(peer.ask(request_for(wrong, id), 1));
@@ -80,7 +80,7 @@ TEST(DescriptorServer, AnInvalidRequestIsNotAnswered) {
   EXPECT_TRUE(babbles.ask(garbage, 1));
   EXPECT_EQ(babbles.answer_bytes(), 0U);
   EXPECT_EQ(ask_for(address, 4), 4U);
-  // The peers that are open here.
+  // The two peers of this process are open.
   EXPECT_EQ(open_descriptors(), before + 2);
 }
 
@@ -132,7 +132,7 @@ TEST(DescriptorServer, SilentPeersDoNotDelayOthers) {
     silent.push_back(std::make_unique<RawPeer>(address));
   }
   EXPECT_EQ(ask_for(address, 8), 8U);
-  // They were not closed for it, and may ask still.
+  // The silent peers were not closed, and may still send a request.
   for (const auto& peer : silent) {
     EXPECT_TRUE(peer->is_open());
     EXPECT_TRUE(peer->ask(request_for(address, 9), 1));
@@ -143,7 +143,7 @@ TEST(DescriptorServer, SilentPeersDoNotDelayOthers) {
 TEST(DescriptorServer, AThousandConnectionsAtOnce) {
   const DescriptorLimit limit(8192);
   if (!limit.is_set()) {
-    GTEST_SKIP() << "2,000 descriptors may not be opened here";
+    GTEST_SKIP() << "this process may not open 2,000 descriptors";
   }
   const ServerAddress address = server().address();
   const std::size_t before = open_descriptors();
@@ -175,7 +175,7 @@ TEST(DescriptorServer, BeyondTheLimitTheOldestSilentConnectionIsClosed) {
     if (i < kTooMany) {
       EXPECT_FALSE(silent[i]->is_open()) << i;
     } else if (i > kTooMany) {
-      // The one that asked was a connection itself for a moment.
+      // The client that asked was a connection too, for a moment.
       EXPECT_TRUE(silent[i]->is_open()) << i;
     }
   }
@@ -183,7 +183,7 @@ TEST(DescriptorServer, BeyondTheLimitTheOldestSilentConnectionIsClosed) {
 
 TEST(DescriptorServer, ALackOfDescriptorsIsReported) {
   DescriptorClient client(server().address());
-  // It was accepted before this one, whose descriptors are closed by now.
+  // The connection was accepted before this one, whose descriptors are closed by now.
   (void)open_descriptors();
   const auto ask = [&] {
     const DescriptorLimit limit(next_descriptor());

@@ -1,4 +1,4 @@
-// The ids of exported handles, and their descriptors: kept, or made when they are asked for.
+// The ids of exported handles, and their descriptors: kept, or made on request.
 #include "ferro/core/ipc/exports.h"
 #include "ferro/driver/error.h"
 #include "support/descriptor_limit.h"
@@ -44,7 +44,7 @@ class ExportTableTest : public ::testing::Test {
     handles_.insert(handles_.end(), handles.begin(), handles.end());
     return table_.add(handles);
   }
-  // No descriptors of these are kept: those of others are as many as may be.
+  // Adds entries without kept descriptors: the limit is reached.
   std::vector<ExportTable::Entry> add_beyond_the_limit(std::size_t count) {
     const DescriptorLimit limit(200);
     EXPECT_TRUE(limit.is_set());
@@ -109,7 +109,7 @@ TEST_F(ExportTableTest, DescriptorsAreKeptUpToHalfOfTheLimitForAllHandlesOrNone)
     table_.retire(kept[i]);
   }
   EXPECT_TRUE(all_kept(add(11), false));
-  EXPECT_TRUE(all_kept(add(10), true)) << "what is retired makes room";
+  EXPECT_TRUE(all_kept(add(10), true)) << "retired entries make room";
   EXPECT_TRUE(all_kept(add(1), false));
 }
 
@@ -159,7 +159,7 @@ TEST_F(ExportTableTest, ADescriptorThatIsNotKeptIsMadeForEachCaller) {
 }
 
 TEST_F(ExportTableTest, ARefusalOfTheDriverChangesNothing) {
-  const DescriptorLimit limit(2000);  // beyond it are the simulator's own
+  const DescriptorLimit limit(2000);  // above it are those of the simulator
   ASSERT_TRUE(limit.is_set());
   const rlim_t next = next_descriptor();
   for (const std::uint64_t refused : {1U, 3U}) {

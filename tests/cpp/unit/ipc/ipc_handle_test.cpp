@@ -1,4 +1,5 @@
-// The byte string of a handle: what native reads of it, and what only ferro_alloc reads.
+// The byte string of a handle: the part that native reads, and the part that only ferro_alloc
+// reads.
 #include "ferro/adapter/ipc/ipc_handle.h"
 
 #include <gtest/gtest.h>
@@ -44,7 +45,7 @@ TEST_P(IpcHandleTest, BeginsAsPyTorchsOwn) {
   int process = 0;
   std::memcpy(&process, text.data() + 2, sizeof(process));
   EXPECT_EQ(process, 4711);
-  // PyTorch's own has two numbers of four bytes more in it since 2.13.
+  // Since 2.13 PyTorch's own has two more numbers of four bytes.
   const std::size_t descriptors = GetParam() == IpcFormat::kFirst ? 26 : 34;
   int first = 0;
   std::memcpy(&first, text.data() + descriptors, sizeof(first));
@@ -70,7 +71,7 @@ TEST_P(IpcHandleTest, OfTheSameBlockIsTheSame) {
 
 TEST_P(IpcHandleTest, WhatEndsTooEarlyIsRefused) {
   const std::string text = encode(sample(), GetParam());
-  // Behind the descriptors begins what native does not read.
+  // The part that native does not read begins after the descriptors.
   const std::size_t note = text.find("ferroip2");
   ASSERT_NE(note, std::string::npos);
   for (std::size_t size = 0; size < text.size(); ++size) {
@@ -81,7 +82,7 @@ TEST_P(IpcHandleTest, WhatEndsTooEarlyIsRefused) {
   }
 }
 
-// What PyTorch 2.15 wrote for 30 MiB in two segments, with what lay in the padding.
+// A handle that PyTorch 2.15 wrote for 30 MiB in two segments, including the bytes of the padding.
 TEST(IpcHandle, OfPyTorch215IsRead) {
   const char written[] =
       "\3e\x99W\0\0\0\0\0\0\0\0@\1\0\0\0\0\2\0\0\0\0\0\0\0\1\0\0\0\x8c\x7f\0\0\4\0\0\0\6\0\0\0";

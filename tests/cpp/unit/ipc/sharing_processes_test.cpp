@@ -1,5 +1,5 @@
-// The server of descriptors across fork(), senders that have ended, and those who take a sender's
-// place.
+// The server of descriptors across fork(), ended senders, and processes that take the place of a
+// sender.
 #include "ferro/adapter/ipc/ipc_handle.h"
 #include "ferro/adapter/ipc/peer_process.h"
 #include "support/child_process.h"
@@ -33,7 +33,7 @@ class SharingProcesses : public ::testing::Test {
   }
 };
 
-// A handle of one piece with that id. Nobody takes its descriptor by its number.
+// A handle of one piece with this id. No test uses the number of its descriptor.
 IpcHandle handle_of(const ServerAddress& address, std::uint64_t id) {
   IpcHandle handle;
   handle.from = own_process();
@@ -74,7 +74,7 @@ string share_with_few(std::size_t spare) {
   return text;
 }
 
-// What it shares, with all its pieces.
+// The handle that the sender shares, with all pieces.
 IpcHandle handle_of_many(const ChildProcess& sender) {
   IpcHandle handle = decode(sender.read());
   for (std::uint64_t id = 2; id <= kKnownIds; ++id) {
@@ -107,11 +107,11 @@ TEST_F(SharingProcesses, MoreDescriptorsThanEitherProcessMayOpenComePartByPart) 
   EXPECT_EQ(error_of(receive), "this process has no room for 1 more file descriptors (ulimit -n)");
 }
 
-// The thread was making a descriptor by then, and went on in a driver that had ended.
+// The thread was making a descriptor then, and continued in a driver that had ended.
 TEST_F(SharingProcesses, TheEndOfTheProcessWaitsForAnAnswer) {
   const ChildProcess sender([] {
     static std::atomic<bool> is_making{false};
-    // The driver registers its end first.
+    // The driver registers its exit handler first.
     std::atexit([] { _exit(is_making ? 1 : 0); });
     static DescriptorServer slow([](std::uint64_t id, FileDescriptor* found) {
       is_making = true;
@@ -152,7 +152,7 @@ TEST_F(SharingProcesses, AnEndedSenderIsReported) {
   PeerProcesses peers;
   EXPECT_EQ(ids_received(handle, peers).size(), 1U);
   sender.end();
-  // Before anybody has waited for it, and after; by who knew it, and by who did not.
+  // Before and after a wait for the process; with peers that knew it, and with peers that did not.
   for (int i = 0; i < 2; ++i) {
     EXPECT_THROW((void)ids_received(handle, peers), ProcessEnded);
     EXPECT_EQ(error_of_receiving(handle), "the process that shared it has ended");
@@ -198,14 +198,14 @@ TEST_F(SharingProcesses, AStoppedSenderIsAnErrorWhenPatienceEnds) {
               "file descriptors (ulimit -n)");
     over = true;
   });
-  // Who asks another process meanwhile is not kept waiting.
+  // A request to another process meanwhile does not wait.
   PeerProcesses peers;
   EXPECT_EQ(ids_received(another, peers).at(0), 1U);
   EXPECT_FALSE(over);
   asker.join();
   EXPECT_GE(Clock::now() - begin, kPatience);
   EXPECT_LT(Clock::now() - begin, 8 * kPatience);
-  // Once it goes on, it answers who asked while it was stopped.
+  // Once it continues, it answers requests from the time when it was stopped.
   DescriptorClient late(address);
   kill(sender.process(), SIGCONT);
   EXPECT_EQ(id_in(late.request(std::array<std::uint64_t, 1>{1}).at(0)), 1U);
@@ -214,16 +214,16 @@ TEST_F(SharingProcesses, AStoppedSenderIsAnErrorWhenPatienceEnds) {
 TEST_F(SharingProcesses, AProcessThatReusesTheNumberOrNameOfASenderIsRefused) {
   const ChildProcess sender(share);
   const IpcHandle theirs = decode(sender.read());
-  // It runs, but it is this process that listens.
+  // The sender runs, but this process listens under its name.
   IpcHandle forged = handle_of(server().address(), 1);
   forged.from = theirs.from;
   EXPECT_TRUE(says(error_of_receiving(forged), "is not the one that shared it"));
-  // The number was taken over since the handle was made.
+  // Another process has reused the process id since.
   IpcHandle late = theirs;
   late.from.started -= 1;
   EXPECT_EQ(error_of_receiving(late), "the process that shared it has ended");
-  // What is left under the name does not know the key. It is told nothing of use: the one who
-  // would have been asked is gone.
+  // A process that takes the name does not know the key, and learns nothing: the client notices
+  // that the sender has ended.
   sender.end();
   const FileDescriptor squatter = open_unix_socket(0);
   ASSERT_TRUE(bind_abstract(squatter.get(), theirs.server.name));
@@ -242,7 +242,7 @@ TEST_F(SharingProcesses, AProcessThatReusesTheNumberOrNameOfASenderIsRefused) {
   EXPECT_EQ(open_descriptors(), before);
 }
 
-// How many sockets of the server behind `name` this process has.
+// The number of sockets of the server `name` in this process.
 std::size_t sockets_of(const string& name) {
   std::size_t count = 0;
   for (int socket = 0; socket < 1024; ++socket) {
@@ -259,12 +259,12 @@ std::size_t sockets_of(const string& name) {
 TEST_F(SharingProcesses, AChildOfForkHasNoSocketOfItsParent) {
   const ServerAddress address = server().address();
   const RawPeer silent(address);
-  // Behind this answer, the one above was accepted.
+  // Once this is answered, the connection above was accepted.
   EXPECT_EQ(ask_for(address, 1), 1U);
   EXPECT_GE(sockets_of(address.name), 2U);
   const ChildProcess child([&] { return std::to_string(sockets_of(address.name)); });
   EXPECT_EQ(child.read(), "0");
-  // The parent's are as they were.
+  // The sockets of the parent are unchanged.
   EXPECT_TRUE(silent.is_open());
   EXPECT_EQ(ask_for(address, 2), 2U);
 }
@@ -277,7 +277,7 @@ TEST_F(SharingProcesses, AChildThatOutlivesItsParentDoesNotAnswer) {
         pause();
       }
     }
-    // The child tells, so it has come out of fork().
+    // The child sends this, so it has returned from fork().
     return std::to_string(getpid()) + " " + handle;
   });
   const string told = sender.read();
@@ -296,7 +296,7 @@ TEST_F(SharingProcesses, AChildThatOutlivesItsParentDoesNotAnswer) {
 TEST_F(SharingProcesses, AChildOfForkStartsAServerOfItsOwn) {
   const ServerAddress parent = server().address();
   std::atomic<bool> over = false;
-  // So that forks meet connections that come and go.
+  // Makes connections come and go during forks.
   std::thread asker([&] {
     while (!over) {
       EXPECT_EQ(ask_for(parent, 3), 3U);

@@ -17,7 +17,7 @@
 namespace ferro {
 namespace status_server_test {
 
-// What the server tells; empty where it tells nothing for 100 ms.
+// The answer of the server; empty if there is none within 100 ms.
 std::string ask() {
   const FileDescriptor connection = open_unix_socket(0);
   if (!connect_abstract(connection.get(), status_server_name())) {

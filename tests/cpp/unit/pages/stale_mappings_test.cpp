@@ -1,4 +1,4 @@
-// Old mappings, which go once their epochs have passed.
+// Stale mappings, which are removed once their epochs have passed.
 #include "ferro/core/pages/stale_mappings.h"
 
 #include "ferro/driver/error.h"
@@ -20,7 +20,7 @@ class StaleMappingsTest : public testing::HeapFixture {
  protected:
   ~StaleMappingsTest() override { drain(*heap_); }
 
-  // Leaves a mapping for each hole of so many pages, behind work that is not finished.
+  // Leaves a stale mapping for each hole of so many pages, after unfinished work.
   void leave(std::initializer_list<std::size_t> holes) {
     std::vector<DevicePtr> blocks;
     for (const std::size_t pages : holes) {
@@ -36,7 +36,7 @@ class StaleMappingsTest : public testing::HeapFixture {
     ASSERT_EQ(stale_.count(), holes.size());
   }
   std::uint64_t unmaps() { return driver_.calls().unmap; }
-  // Pages of the store that the driver takes back.
+  // Releases pages of the store to the driver.
   std::size_t trim() { return store_.trim(~std::size_t{0}); }
 
   std::optional<Heap> heap_{std::in_place, context_, kDefaultPool, stream_};

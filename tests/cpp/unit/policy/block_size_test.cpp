@@ -38,7 +38,7 @@ INSTANTIATE_TEST_SUITE_P(
         SizeCase{2049, 4, 2560}, SizeCase{2561, 4, 3072}, SizeCase{4097, 4, 5120},
         SizeCase{1200 * kMiB, 4, 1280 * kMiB}, SizeCase{1280 * kMiB, 4, 1280 * kMiB},
         SizeCase{1280 * kMiB + 1, 4, 1536 * kMiB}, SizeCase{2047 * kMiB, 4, 2048 * kMiB},
-        // A power of two stays.
+        // A power of two stays as it is.
         SizeCase{4096, 4, 4096}, SizeCase{kGiB, 8, kGiB}, SizeCase{kGiB + 1, 8, kGiB + 128 * kMiB},
         SizeCase{kGiB + 1, 2, kGiB + 512 * kMiB}));
 

@@ -1,4 +1,4 @@
-// What a capture is expected to keep, and which pools are kept apart.
+// Predictions of the blocks that a capture keeps, and the separation of pools.
 #include "ferro/core/policy/capture_lifetimes.h"
 
 #include <gtest/gtest.h>

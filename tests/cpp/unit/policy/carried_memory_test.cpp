@@ -18,7 +18,7 @@ AddressRanges ranges_of(std::initializer_list<DevicePtr> blocks) {
   return ranges;
 }
 
-// Of a capture with these blocks alive when it began and when it ended.
+// Records a capture with these blocks live at its begin and at its end.
 void capture(CarriedMemory& memory, const AddressRanges& before, const AddressRanges& after) {
   memory.begin([&] { return before; });
   memory.end(true, [&] { return after; });
@@ -33,7 +33,7 @@ TEST(CarriedMemoryTest, InputsAndWhatIsInTheCheckpoint) {
   memory.on_checkpoint(ranges_of({kResult}));
   EXPECT_TRUE(carries(memory, kInput));
   EXPECT_TRUE(carries(memory, kResult));
-  EXPECT_FALSE(carries(memory, kWorkspace)) << "the recording let it go";
+  EXPECT_FALSE(carries(memory, kWorkspace)) << "the recording freed it";
 }
 
 TEST(CarriedMemoryTest, WithoutACheckpointAllThatLivedAtTheEnd) {
@@ -50,7 +50,7 @@ TEST(CarriedMemoryTest, ARestorationReleasesNothing) {
   EXPECT_TRUE(memory.expect_checkpoints());
   capture(memory, {}, ranges_of({kResult}));
   memory.on_restore(ranges_of({kInput}));
-  EXPECT_TRUE(carries(memory, kResult)) << "of this graph no checkpoint was taken";
+  EXPECT_TRUE(carries(memory, kResult)) << "there is no checkpoint of this graph";
   EXPECT_TRUE(carries(memory, kInput));
 }
 

@@ -10,7 +10,7 @@
 namespace ferro {
 namespace report_test {
 
-// A card of 80 GiB that is full: what is not live, waiting or free is nobody's.
+// A full card of 80 GiB: memory that is not live, waiting or free has no other owner.
 OutOfMemoryFacts full_card() {
   OutOfMemoryFacts facts;
   facts.request = 4 * kGiB;
@@ -110,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(
                              }),
                       a_case("IdlePagesCountAsRoom", Verdict::kFragmentation, "FRAGMENTATION",
                              [](auto& facts) {
-                               // 3 GiB were gathered in vain and are held, but neither live nor
+                               // A failed attempt left 3 GiB that are held, but neither live nor
                                // free in a heap.
                                facts.device_free = 0;
                                facts.held = 80 * kGiB;
@@ -132,7 +132,7 @@ TEST(Explain, NamesTheNumbersItRestsOn) {
   }
 }
 
-// Whether it could be used elsewhere is for the verdict to say.
+// The verdict says whether the cache could be used elsewhere.
 TEST(Explain, CacheIsNotCalledStranded) {
   OutOfMemoryFacts facts = full_card();
   make_free(facts, kGiB);
@@ -190,7 +190,7 @@ TEST(Explain, NamesTheLargestStreams) {
   EXPECT_NE(text.find("and 2 more streams the rest."), std::string::npos) << text;
 }
 
-// Half of the card each; of the other one's nothing is free, or half.
+// Each allocator has half of the card; the other one caches `cached` bytes.
 OutOfMemoryFacts beside_another(std::size_t cached) {
   OutOfMemoryFacts facts = full_card();
   facts.held = facts.live = 39 * kGiB;

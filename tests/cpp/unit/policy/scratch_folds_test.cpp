@@ -70,7 +70,7 @@ TEST(PagesWhenFolded, HandlesThatDoNotFitStay) {
 TEST(PagesWhenFolded, DoubledHandlesWantOneOfAsManyPages) {
   EXPECT_EQ(pages_when_folded({{{1, 1, 1, 1}}, {{1}}}, {{}, {1}}), 4U);
   EXPECT_EQ(pages_when_folded({{{1, 1, 1, 1}}, {{1}}}, {{}, {2}}), 6U);
-  // Those of the user with most scratch serve the others.
+  // The handles of the user with the most scratch serve the others.
   EXPECT_EQ(pages_when_folded({{{1, 1, 1}}, {{1, 1}}}, {{}, {1, 2}}), 5U);
 }
 

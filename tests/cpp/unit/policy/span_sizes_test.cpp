@@ -1,4 +1,4 @@
-// How long the ranges of addresses are, as a table, and the bound that they keep.
+// The lengths of address ranges, as a table, and their bound.
 #include "ferro/core/policy/span_sizes.h"
 
 #include <gtest/gtest.h>

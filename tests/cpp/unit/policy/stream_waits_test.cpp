@@ -1,4 +1,4 @@
-// When a request waits rather than grow.
+// The choice between waiting for a stream and growing.
 #include "ferro/core/policy/stream_waits.h"
 
 #include <gtest/gtest.h>

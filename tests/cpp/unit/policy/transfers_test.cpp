@@ -1,4 +1,4 @@
-// When pages are transferred between streams rather than be created.
+// The choice between transferring pages from other streams and creating new ones.
 #include "ferro/core/policy/transfers.h"
 
 #include <gtest/gtest.h>

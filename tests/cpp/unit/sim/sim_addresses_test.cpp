@@ -1,4 +1,4 @@
-// The simulated GPU: addresses, which host and devices share and which end.
+// The simulated GPU: addresses, which host and devices share, and their limit.
 #include "ferro/base/bytes.h"
 #include "sim/memory/address_space.h"
 #include "sim/memory/free_ranges.h"
@@ -75,7 +75,7 @@ TEST(SimFreeRanges, BestFitThenLowest) {
   EXPECT_EQ(ranges.take(10), 300U);
   EXPECT_EQ(ranges.take(51), std::nullopt);
   ranges.add(200, 20);
-  // 310 to 320 is smaller, but no multiple of 16 with ten bytes behind it is in it.
+  // 310 to 320 is smaller, but has no multiple of 16 with room for ten bytes.
   EXPECT_EQ(ranges.take(10, 16), 208U);
   EXPECT_EQ(ranges.count(), 4U);
 }
@@ -131,7 +131,7 @@ TEST(SimAddresses, EndWhereThoseOfTheProcessDo) {
   EXPECT_EQ(space.reserved_bytes(), taken.size() * kRange);
   EXPECT_LE(taken.size(), 128 * 1024 * kGiB / kRange);
   EXPECT_GE(taken.size(), kAddressSanitizer ? 600U : 810U);
-  // What the devices have the host cannot get, and the other way round.
+  // The host cannot get addresses of the devices, and vice versa.
   EXPECT_FALSE(HostRange(kRange).exists());
   EXPECT_EQ(space.unreserve(taken[5], kRange), CUDA_SUCCESS);
   {
@@ -142,7 +142,7 @@ TEST(SimAddresses, EndWhereThoseOfTheProcessDo) {
   EXPECT_EQ(space.reserve(kRange, 0), taken[5]);
 }
 
-// The machine itself takes no more than the GiB that was written to, whatever its cards hold.
+// The machine takes no host memory beyond the GiB that was written, however much its cards hold.
 TEST(SimAddresses, UnwrittenMemoryTakesNoHostMemory) {
   if (kThreadSanitizer || kAddressSanitizer) {
     GTEST_SKIP() << "sanitizers map and unmap on their own";
@@ -174,7 +174,7 @@ TEST(SimAddresses, AreSharedWithTheHost) {
 }
 
 TEST(SimAddresses, ThirtyThousandReservationsAndAHundredThousandMappings) {
-  // TSan leaves few addresses. A sanitizer's own entries and tables are in the numbers too.
+  // TSan leaves few addresses. The numbers include a sanitizer's own entries and tables.
   constexpr std::size_t kCount = kThreadSanitizer ? 1'000 : 30'000;
   constexpr std::size_t kBytes = 64 * kMiB;
   constexpr bool kCountsAreOurs = !kThreadSanitizer && !kAddressSanitizer;
@@ -213,7 +213,7 @@ TEST(SimAddresses, ThirtyThousandReservationsAndAHundredThousandMappings) {
     ASSERT_FALSE(space.is_reserved(taken[i]));
   }
   EXPECT_EQ(space.reserved_bytes(), kCount / 2 * kBytes);
-  // The holes are taken again before anything else, from below.
+  // The holes are reused first, from the lowest on.
   for (std::size_t i = 0; i < kCount; i += 2) {
     ASSERT_EQ(space.reserve(kBytes, 0), taken[i]);
   }

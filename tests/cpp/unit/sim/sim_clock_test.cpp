@@ -1,4 +1,5 @@
-// The simulated GPU in clock time: how long work takes, when it runs, when the host hears of it.
+// The simulated GPU in clock time: the durations of work, when it runs, and when the host sees its
+// end.
 #include "contract/all_cases.h"
 #include "sim/control.h"
 #include "sim/driver_api.h"
@@ -43,7 +44,7 @@ TEST(SimDurations, FollowTheFiguresOfTheCard) {
   // 80 % of 989 TFLOP/s; a product with one column is bound by memory.
   EXPECT_NEAR(static_cast<double>(product_duration(h100(), {8192, 8192, 8192})), 1.392e6, 1e3);
   EXPECT_NEAR(static_cast<double>(product_duration(h100(), {8192, 1, 8192})), 49.0e3, 1e3);
-  // Of floats 54 % of 67 TFLOP/s, and 7 us however small.
+  // Products of floats: 54 % of 67 TFLOP/s, and at least 7 us.
   const Product singles{8192, 8192, 8192, 1, Precision::kSingle};
   EXPECT_NEAR(static_cast<double>(product_duration(h100(), singles)), 30.4e6, 0.1e6);
   EXPECT_NEAR(static_cast<double>(product_duration(h100(), {8, 8, 8, 1, Precision::kSingle})), 7000,
@@ -142,12 +143,12 @@ TEST_F(SimClock, NoEventIsLateUnderASlowProgram) {
   }
 }
 
-// What the threads of a program are said to have taken, in microseconds.
+// The processor time that the test reports for a thread, in microseconds.
 thread_local double taken = 0;
 
 TEST_F(SimClock, AProgramMayTakeTheTimeThatItsThreadsTakeHere) {
   const Env env = start(0, 2, [] { return taken; });
-  // How far the host's clock goes with a call after so much work.
+  // The advance of the host's clock by a call after so much work.
   const auto call_after = [&env](double microseconds) {
     const Nanoseconds before = host_time();
     taken += microseconds;
@@ -192,7 +193,7 @@ TEST_F(SimClock, AProductTakesTheHostTheTimeOfItsLibrary) {
                                static_cast<void**>(arguments), nullptr));
     return host_time() - before;
   };
-  // So small a factor that what this thread itself takes is nothing.
+  // The factor is so small that this thread's own time does not count.
   constexpr double kNothing = 1e-9;
   EXPECT_EQ(launch_takes(kNothing, Precision::kHalf), 11 * kMicrosecond);
   Machine::stop();
@@ -210,7 +211,7 @@ TEST_F(SimClock, WaitingSkipsToTheEndOfTheWork) {
   CONTRACT_OK(env.api.stream_synchronize(stream));
   EXPECT_GE(host_time(), launched + duration);
   EXPECT_LT(host_time(), launched + duration + kMicrosecond);
-  // What is done costs no time.
+  // Waiting for finished work takes no time.
   CONTRACT_OK(env.api.ctx_synchronize());
   EXPECT_LT(host_time(), launched + duration + kMicrosecond);
 }
@@ -380,7 +381,7 @@ TEST_F(SimClock, TheSameProgramTakesTheSameTime) {
   EXPECT_EQ(runs[0], runs[1]);
 }
 
-// A host function that does not return holds what comes after it, whatever the clock says.
+// A host function that does not return holds later work of its stream, regardless of the clock.
 TEST_F(SimClock, AHostFunctionHoldsItsStreamUntilItReturns) {
   const Env env = start();
   const Memory memory(env);
@@ -399,7 +400,7 @@ TEST_F(SimClock, AHostFunctionHoldsItsStreamUntilItReturns) {
     gate.open();
     CONTRACT_OK(env.api.stream_synchronize(held));
   }
-  // It returned after the other stream's work, so what it held came later.
+  // It returned after the other stream's work, so the work that it held ran later.
   EXPECT_GE(elapsed(env, begin, end), 5 * kMillisecond);
   EXPECT_EQ(contract::read_word(env, memory.base()), 3U);
 }

@@ -1,5 +1,5 @@
-// Contents that memory holds by reference: against a model of bytes, and when they are computed and
-// freed.
+// Contents that memory holds by reference: compared with a model of bytes, and the times when they
+// are computed and freed.
 #include "ferro/base/bytes.h"
 #include "sim/memory/physical_memory.h"
 #include "sim/memory/shared_file.h"

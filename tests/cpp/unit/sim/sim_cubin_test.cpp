@@ -1,4 +1,5 @@
-// The parameters of kernels: read from a cubin, kept by captured launches, found by the door.
+// The parameters of kernels: read from a cubin, kept by captured launches, queried through the
+// Driver class.
 #include "ferro/driver/driver.h"
 #include "sim/machine/cubin.h"
 #include "support/sim_gpu.h"
@@ -19,7 +20,7 @@ namespace sim_cubin_test {
 using testing::kPageBytes;
 using testing::SimGpu;
 
-// With one kernel, `k`, whose parameters are listed last first, as compilers do.
+// A cubin with one kernel, `k`, whose parameters are listed in reverse order, as by compilers.
 class SmallCubin {
  public:
   explicit SmallCubin(const Parameters& parameters) {
@@ -32,7 +33,7 @@ class SmallCubin {
     Elf64_Shdr info{};
     info.sh_name = 11;
     info.sh_offset = bytes_.size();
-    append_word(0x00041903);  // one that carries its value itself
+    append_word(0x00041903);  // an entry that contains its value
     for (std::size_t i = parameters.size(); i-- > 0;) {
       const auto& [offset, size] = parameters[i];
       append_word(0x000c1704);

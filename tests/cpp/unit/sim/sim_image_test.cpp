@@ -1,4 +1,4 @@
-// Which code of an image a card runs, as the driver chooses.
+// The driver's choice of the code of an image that a card runs.
 #include "sim/machine/image.h"
 
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ class FatBinary {
   std::vector<std::byte> bytes_;
 };
 
-// Of a wheel of torch 2.11 for CUDA 13.
+// The fat binary of a wheel of torch 2.11 for CUDA 13.
 FatBinary wheel() {
   FatBinary fat;
   for (const std::uint32_t capability : {75U, 80U, 86U, 90U, 100U, 120U}) {

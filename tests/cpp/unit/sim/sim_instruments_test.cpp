@@ -191,7 +191,7 @@ TEST_F(SimInstruments, ReportsWhatIsMapped) {
   EXPECT_EQ(std::string(little), report.substr(0, 7));
 }
 
-TEST_F(SimInstruments, StartingAnewForgetsEverything) {
+TEST_F(SimInstruments, ARestartForgetsEverything) {
   const Env& env = *env_;
   CUdeviceptr at = 0;
   CONTRACT_OK(env.api.mem_alloc(&at, kMiB));

@@ -73,11 +73,13 @@ TEST(SimPhysicalMemory, ZeroFillKeepsTheNeighbours) {
   EXPECT_EQ(edges[3], std::byte{0x11});
 }
 
-// Against plain bytes: chunks lie anywhere in the file, so every operation is cut at their borders.
+// Compared with plain bytes: chunks lie anywhere in the file, so every operation is split at their
+// borders.
 TEST(SimPhysicalMemory, AgreesWithAModelAcrossChunks) {
   constexpr std::size_t kBytes = 6 * kMiB;
   PhysicalMemory memory(2 * kBytes, true);
-  // A chunk in the first place of the file, so that none of the others is where its offset is.
+  // This chunk takes the first place of the file, so that the place of no other chunk equals its
+  // offset.
   const std::size_t other = *memory.allocate(kPage);
   memory.fill(other, 1, 1, 1);
   const std::size_t base = *memory.allocate(kBytes);
@@ -111,8 +113,8 @@ TEST(SimPhysicalMemory, AgreesWithAModelAcrossChunks) {
   EXPECT_LE(memory.host_bytes(), kPage);
 }
 
-// From any offset to any other, so that pieces are cut at the borders of chunks on both sides; some
-// chunks of the source have no place in the file, and some were written to in part.
+// Copies from any offset to any other, so that pieces are split at the borders of chunks on both
+// sides; some chunks of the source have no place in the file, and some were written to in part.
 TEST(SimPhysicalMemory, CopiesOntoZerosExactlyWhatWasWritten) {
   constexpr std::size_t kBytes = 7 * kPage;
   PhysicalMemory source(4 * kBytes, true);
@@ -162,7 +164,7 @@ TEST(SimPhysicalMemory, CopyingUnwrittenMemoryOntoZerosTakesNoHostMemory) {
   EXPECT_EQ(seen, std::byte{8});
 }
 
-// Which of the pages of a file that others write to too were written cannot be asked of it.
+// A file that other processes write to cannot tell which of its pages were written.
 TEST(SimPhysicalMemory, CopiesOntoZerosOfAFileAndFromOne) {
   const int file = memfd_create("copies", MFD_CLOEXEC);
   ASSERT_GE(file, 0);
@@ -231,7 +233,7 @@ TEST_F(SimAddressSpace, TheSameCallsGiveTheSameAddresses) {
     taken.push_back(*space.reserve(4 * kPage, 0));
     taken.push_back(*space.reserve(kPage, 2 * kPage));
     taken.push_back(*space.reserve(kPage, 64 * kPage));
-    // A hint in use is one that nobody gave.
+    // A hint that is in use is ignored.
     taken.push_back(*space.reserve(2 * kPage, 0, taken[1]));
     return taken;
   };

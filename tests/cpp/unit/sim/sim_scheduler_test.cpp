@@ -1,4 +1,4 @@
-// The simulated GPU: in which order queued work runs.
+// The simulated GPU: the order in which queued work runs.
 #include "contract/all_cases.h"
 #include "sim/driver_api.h"
 #include "sim/machine/machine.h"
@@ -96,7 +96,7 @@ TEST_F(SimScheduler, KeepsTheOrderOfAnEvent) {
     CONTRACT_OK(env.api.ctx_synchronize());
     seen.insert(take_log());
   }
-  // All but the order in which y comes before a.
+  // All orders but those in which y comes before a.
   EXPECT_EQ(seen, (std::set<std::string>{"abxy", "axby", "axyb", "xaby", "xayb"}));
 }
 
@@ -231,7 +231,7 @@ TEST_F(SimScheduler, SameSeedSameRun) {
   EXPECT_EQ(runs[0], runs[1]);
 }
 
-// What the whole instrument is for: a program without an event wait is caught.
+// The purpose of the simulated GPU: it reveals a missing event wait of a program.
 TEST_F(SimScheduler, MissingWaitShowsAsOldData) {
   std::set<unsigned> without_wait;
   std::set<unsigned> with_wait;
@@ -267,7 +267,7 @@ TEST_F(SimScheduler, HostFunctionMayTakeALockOfTheCaller) {
     CONTRACT_OK(env.api.launch_host_func(
         stream, [](void* given) { const std::lock_guard inner(*static_cast<std::mutex*>(given)); },
         &lock));
-    // This call starts the function; it must come back although the function waits for us.
+    // This call starts the function; it must return although the function waits for this thread.
     EXPECT_EQ(env.api.stream_query(stream), CUDA_ERROR_NOT_READY);
   }
   CONTRACT_OK(env.api.stream_synchronize(stream));

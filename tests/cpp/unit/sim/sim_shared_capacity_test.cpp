@@ -1,4 +1,4 @@
-// Cards that several processes share. Locks belong to processes, so the others are real ones.
+// Cards that several processes share. Locks belong to processes, so the tests use real processes.
 #include "sim/memory/shared_capacity.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 namespace ferro::sim {
 namespace sim_shared_capacity_test {
 
-// Another process that joins the cards, does its part, and then stays until it is killed.
+// Another process that joins the cards, runs a function, and then waits until it is killed.
 class Joined {
  public:
   Joined(const std::string& path, const std::function<bool(SharedCapacity&)>& part) {
@@ -36,7 +36,7 @@ class Joined {
     close(ends[0]);
     worked_ = did == 'y';
   }
-  // Without a chance to give anything back.
+  // Kills the process, so that it releases nothing itself.
   ~Joined() {
     kill(process_, SIGKILL);
     EXPECT_EQ(waitpid(process_, nullptr, 0), process_);

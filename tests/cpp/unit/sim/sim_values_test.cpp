@@ -1,4 +1,4 @@
-// Bytes that nothing computed: which they are, how copies carry them, and work in a stream's order.
+// Unknown bytes: which they are, and how copies carry them; functions in stream order.
 #include "sim/control.h"
 #include "sim/memory/byte_ranges.h"
 

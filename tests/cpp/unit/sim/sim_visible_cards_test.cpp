@@ -1,4 +1,4 @@
-// Which cards CUDA_VISIBLE_DEVICES shows, among four.
+// The cards that CUDA_VISIBLE_DEVICES shows, of four.
 #include "sim/settings/device_attributes.h"
 #include "sim/settings/visible_cards.h"
 

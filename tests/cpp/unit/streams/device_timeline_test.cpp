@@ -208,7 +208,7 @@ TEST_F(DeviceTimelineTest, AThreadThatWaitsKeepsItsEvent) {
   bool has_recorded = false;
   FaultyApi::set_watcher([&](const char* symbol) {
     if (std::string_view(symbol) == "cuEventSynchronize" && !std::exchange(has_recorded, true)) {
-      // Another thread records a point between the look at the points and the driver's call.
+      // Another thread records a point after the points were read and before the driver's call.
       SimGpu::finish(stream_);
       EXPECT_EQ(timeline_.update(), freed);
       work_on(other_);

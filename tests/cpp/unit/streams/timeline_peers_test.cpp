@@ -36,7 +36,7 @@ StreamId make_stream_of_peer(unsigned flags = CU_STREAM_NON_BLOCKING) {
   return static_cast<StreamId>(reinterpret_cast<std::uint64_t>(stream));
 }
 
-// Queues work that is done when the stream is finished and not before.
+// Queues work that is done only when the stream is finished.
 void work_on(StreamId stream) {
   SimGpu::expect(SimGpu::api().launch_host_func(
       raw(stream), [](void*) {}, nullptr));
@@ -169,7 +169,7 @@ TEST_F(TimelinePeersTest, EventsOfPassedPointsServeLaterPoints) {
   EXPECT_EQ(SimGpu::calls("cuEventCreate"), 2U);
 }
 
-// The calls that were made before there were peers.
+// The numbers of calls are those from before peers were supported.
 TEST_F(TimelinePeersTest, WithoutPeersTheDriverIsCalledAsOften) {
   known_ = {stream_, other_};
   ASSERT_TRUE(timeline_.record());
@@ -268,7 +268,7 @@ TEST_F(TimelinePeersTest, OnlyTheFirstUnannouncedCaptureOfAPeerFails) {
   SimGpu::end_capture(peers_);  // it was not invalidated
 }
 
-// Each driver call fails in turn: what follows still waits for the peer.
+// Each driver call fails in turn; later waits still include the peer.
 TEST_F(TimelinePeersTest, AfterARefusalEpochsStillWaitForPeers) {
   timeline_.add_peer(kPeer);
   work_on(peers_);
@@ -370,7 +370,7 @@ class MemoryOfPeersTest : public DeviceFixture {
  private:
   explicit MemoryOfPeersTest(const std::shared_ptr<std::vector<StreamId>>& known)
       : DeviceFixture(16, kTwoDevices, config_with(known)), known_of_peer_(known) {}
-  // The device queries them until its end, after that of the test's members.
+  // The device queries these streams until it is destroyed, after the test's members.
   static AllocatorConfig config_with(const std::shared_ptr<std::vector<StreamId>>& known) {
     AllocatorConfig config;
     config.streams_of = [known](DeviceId device, std::span<StreamId> to) {
@@ -382,8 +382,8 @@ class MemoryOfPeersTest : public DeviceFixture {
   }
 };
 
-// A peer reads what the memory's stream has freed. That stream waits for it before its own next
-// request, and others ask for memory meanwhile.
+// A peer reads memory that its stream has freed. That stream waits for the peer before its own next
+// request; other streams request memory meanwhile.
 TEST_F(MemoryOfPeersTest, PagesLeaveTheirArenaAfterThePeersWork) {
   const DevicePtr block = allocate(4 * kPageBytes);
   device_->add_peer(kPeer);

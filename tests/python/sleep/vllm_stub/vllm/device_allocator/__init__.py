@@ -1,1 +1,1 @@
-"""Where vLLM keeps its allocator and its list of backends."""
+"""The package with the allocator of vLLM and its list of backends."""

@@ -1,4 +1,4 @@
-"""A worker that asks for a pool by a tag and puts its memory to sleep as vLLM's does."""
+"""A worker that requests a pool by a tag and puts its memory to sleep as vLLM's does."""
 
 from contextlib import nullcontext
 
