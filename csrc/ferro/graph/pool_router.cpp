@@ -18,11 +18,17 @@ bool PoolRouter::begin(const PoolId& pool, Filter filter, StreamId current, Pool
                        FilterOwner owner) {
   const MutexLock lock(mutex_);
   drop_abandoned(current, Threads::kThisAndEnded);
-  const auto found = std::ranges::find(diversions_, pool, &Diversion::pool);
+  auto found = std::ranges::find(diversions_, pool, &Diversion::pool);
   if (found != diversions_.end()) {
-    if (!std::exchange(found->handed_over, false)) {
+    if (found->seen_over) {  // the program uses the pool again, so its capture has failed
+      release(*found, false);
+      diversions_.erase(found);
+      found = diversions_.end();
+    } else if (!std::exchange(found->handed_over, false)) {
       return false;
     }
+  }
+  if (found != diversions_.end()) {
     found->filter = std::move(filter);
     if (hold == PoolHold::kHere) {
       device_.pools().hold(pool);
@@ -131,10 +137,22 @@ void PoolRouter::release_failed_captures() {
   drop_abandoned(std::nullopt, Threads::kThisAndEnded);
 }
 
+// A capture may be begun in one thread and ended in another, which ends the diversion soon after.
+bool PoolRouter::may_be_ending(Diversion& diversion) {
+  if (!diversion.is_shared) {
+    return false;
+  }
+  const Clock::time_point now = Clock::now();
+  diversion.over = true;
+  diversion.seen_over = diversion.seen_over.value_or(now);
+  return now - *diversion.seen_over < patience_;
+}
+
 // PyTorch 2.11 neither ends the diversion of a failed capture nor releases its pool. If this thread
 // began a diversion whose stream does not capture, the capture has failed: PyTorch requests no
-// memory between the begin of a diversion and of its capture, nor between their ends. Diversions of
-// ended threads are left to the rarer calls, because another thread may end the capture.
+// memory in one thread between the begin of a diversion and of its capture, nor between their ends.
+// Diversions of ended threads are left to the rarer calls, because another thread may end the
+// capture.
 void PoolRouter::drop_abandoned(std::optional<StreamId> existing, Threads threads) {
   if (failed_graphs_ == FailedGraphs::kCleanUp) {
     return;
@@ -146,13 +164,15 @@ void PoolRouter::drop_abandoned(std::optional<StreamId> existing, Threads thread
             thread == nullptr ? threads == Threads::kThisAndEnded : thread == this_thread();
         const bool abandoned = left && diversion.may_outlive_its_graph() &&
                                (diversion.begun_on_lasts || diversion.begun_on == existing) &&
-                               !is_capturing(diversion.begun_on);
+                               !is_capturing(diversion.begun_on) && !may_be_ending(diversion);
         if (abandoned) {
           release(diversion, false);
         }
         return abandoned;
       });
-  if (dropped != 0) {
+  if (dropped != 0 || std::ranges::any_of(diversions_, [](const Diversion& each) {
+        return each.seen_over.has_value();
+      })) {
     publish_counts();
   }
 }
@@ -164,10 +184,11 @@ PoolId PoolRouter::pool_for(StreamId stream) {
     drop_abandoned(stream, Threads::kThis);
   }
   for (auto it = diversions_.rbegin(); it != diversions_.rend(); ++it) {
-    if (it->may_outlive_its_graph() && !capturing) {
+    if (it->seen_over || (it->may_outlive_its_graph() && !capturing)) {
       continue;
     }
     if (it->filter(stream)) {
+      it->is_shared = it->is_shared || (capturing && it->begun_by.lock() != this_thread());
       return it->pool;
     }
   }

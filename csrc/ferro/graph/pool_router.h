@@ -16,6 +16,7 @@
 #include "ferro/core/device/device_memory.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -40,9 +41,13 @@ enum class EndOfCapture : std::uint8_t { kSucceeded, kFailed };
 class PoolRouter {
  public:
   using Filter = std::function<bool(StreamId)>;
+  using Clock = std::chrono::steady_clock;
 
-  explicit PoolRouter(DeviceMemory& device, FailedGraphs failed = FailedGraphs::kForget)
-      : device_(device), failed_graphs_(failed) {}
+  // `patience`: the longest time in which another thread may end the diversion of a capture after
+  // it ended the capture.
+  explicit PoolRouter(DeviceMemory& device, FailedGraphs failed = FailedGraphs::kForget,
+                      Clock::duration patience = std::chrono::seconds(1))
+      : device_(device), failed_graphs_(failed), patience_(patience) {}
 
   // Adds a hold to the pool and diverts to it the allocations that `filter` accepts. `current` is
   // the current stream of this thread. First calls release_failed_captures(). A diversion that was
@@ -77,7 +82,9 @@ class PoolRouter {
   // Unless the stream captures, first releases the failed captures that this thread began.
   PoolId pool_for(StreamId stream) FERRO_EXCLUDES(mutex_);
   // Ends the diversions of failed captures and releases their pools, if this thread or one that has
-  // ended began them. No-op with FailedGraphs::kCleanUp.
+  // ended began them. One that also served other threads is released only some time after it was
+  // first seen here or in pool_for: one of them may be ending it. No-op with
+  // FailedGraphs::kCleanUp.
   void release_failed_captures() FERRO_EXCLUDES(mutex_);
   // Returns the failed captures that were released since the last call, so that the caller releases
   // what it keeps of their pools: the hold too, if it is elsewhere.
@@ -102,6 +109,8 @@ class PoolRouter {
     std::weak_ptr<const void> begun_by;  // a thread; expires when it ends
     bool over = false;                   // its capture has ended
     bool handed_over = false;            // the next `begin` replaces the filter
+    bool is_shared = false;              // served a thread that did not begin it
+    std::optional<Clock::time_point> seen_over;  // the capture is over, the diversion is not
     bool may_outlive_its_graph() const { return of_capture && owner == FilterOwner::kGraph; }
   };
 
@@ -110,12 +119,14 @@ class PoolRouter {
   // `existing`: a stream that is known to exist, if any.
   enum class Threads : std::uint8_t { kThis, kThisAndEnded };
   void drop_abandoned(std::optional<StreamId> existing, Threads threads) FERRO_REQUIRES(mutex_);
+  bool may_be_ending(Diversion& diversion) FERRO_REQUIRES(mutex_);
   bool is_capturing(StreamId stream) {
     return device_.driver().capture_info(stream).status != CaptureStatus::kNone;
   }
 
   DeviceMemory& device_;
   const FailedGraphs failed_graphs_;
+  const Clock::duration patience_;
   Mutex mutex_;
   std::vector<Diversion> diversions_ FERRO_GUARDED_BY(mutex_);
   std::vector<Released> released_ FERRO_GUARDED_BY(mutex_);

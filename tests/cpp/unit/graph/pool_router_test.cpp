@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <thread>
 
 namespace ferro {
@@ -208,6 +209,42 @@ TEST_F(PoolRouterTest, AnyThreadDropsAFailedCaptureOfAnEndedThread) {
     EXPECT_EQ(device_->pools().use_count(kGraphPool), 0);
     EXPECT_FALSE(router_.any());
   }
+}
+
+// A thread that worked in the capture of another one may be between the end of the capture and of
+// its diversion.
+TEST_F(PoolRouterTest, ACaptureThatAnotherThreadMayBeEndingIsNotDropped) {
+  for (const bool is_failed : {false, true}) {
+    PoolRouter router(*device_, FailedGraphs::kForget, std::chrono::hours(1));
+    ASSERT_TRUE(router.begin(kGraphPool, captured_with(stream_), stream_));
+    SimGpu::begin_capture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED);
+    on_another_thread([&] { EXPECT_EQ(router.pool_for(stream_), kGraphPool); });
+    SimGpu::end_capture(stream_);
+    EXPECT_EQ(router.pool_for(side_), kDefaultPool);
+    router.release_failed_captures();
+    EXPECT_EQ(router.captures(), 0) << "it is over";
+    EXPECT_EQ(device_->pools().use_count(kGraphPool), 1);
+    if (is_failed) {
+      EXPECT_TRUE(router.begin(kGraphPool, captured_with(stream_), stream_));
+      EXPECT_EQ(device_->pools().use_count(kGraphPool), 1) << "of the later capture";
+      EXPECT_EQ(router.captures(), 1);
+    }
+    EXPECT_TRUE(router.end(kGraphPool));
+    device_->pools().release(kGraphPool);
+  }
+}
+
+TEST_F(PoolRouterTest, ACaptureThatAnotherThreadDoesNotEndInTimeHasFailed) {
+  PoolRouter router(*device_, FailedGraphs::kForget, std::chrono::milliseconds(1));
+  ASSERT_TRUE(router.begin(kGraphPool, captured_with(stream_), stream_));
+  SimGpu::begin_capture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED);
+  on_another_thread([&] { EXPECT_EQ(router.pool_for(stream_), kGraphPool); });
+  SimGpu::abandon_capture(stream_);
+  router.release_failed_captures();
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  router.release_failed_captures();
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), 0);
+  EXPECT_FALSE(router.any());
 }
 
 TEST_F(PoolRouterTest, ARunningCaptureOfAnEndedThreadIsNotDropped) {
