@@ -392,6 +392,30 @@ def captures_while_everything_sleeps():
 
 
 @check
+def what_pytorch_computes_with_wakes_with_any_tag():
+    """cuBLAS's workspaces and the generator's state, after everything slept."""
+    with ferro_alloc.tag("weights"):
+        weights = filled(4, 1)
+    with ferro_alloc.tag("cache"):
+        cache = filled(6, 2)
+    square = torch.ones(64, 64, device="cuda")
+    torch.mm(square, square)
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        weights.clone()
+    ferro_alloc.sleep()
+    slept = ferro_alloc.asleep().device_bytes
+    ferro_alloc.wake("weights")
+    left = ferro_alloc.asleep().device_bytes
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        weights.clone()
+    torch.mm(torch.ones(64, 64, device="cuda"), torch.ones(64, 64, device="cuda"))
+    torch.cuda.synchronize()
+    others = slept - 4 * MIB - left  # workspaces, and pages of small tensors
+    ferro_alloc.wake()
+    return holds(weights, 1), holds(cache, 2), others > 8 * MIB, left >= 6 * MIB
+
+
+@check
 def refused_captures_leave_the_random_generator():
     static = filled(4, 1)
     pools = [ferro_alloc.graphs.graph_pool_handle(name) for name in ("x", "y", "sealed")]

@@ -27,6 +27,7 @@ WANTED: dict[str, Any] = {
     "scratch_wakes_with_a_tag_whose_memory_was_freed": 0,
     "scratch_sleeps_with_the_last_of_its_tags": [[4, 12, 4, 4], [True, True]],
     "captures_while_everything_sleeps": [[True] * 3, 4, False],
+    "what_pytorch_computes_with_wakes_with_any_tag": [True] * 4,
     "refused_captures_leave_the_random_generator": [
         ["asleep", "asleep", "sealed", "sealed"],
         [4] * 4,

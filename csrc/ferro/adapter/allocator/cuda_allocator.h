@@ -361,7 +361,9 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // Moves a pool without memory. No-op if requests are diverted to it or it is a group's member.
   void move_pool_to_previous(Device& device, c10::DeviceIndex index, c10::MempoolId_t id);
   void set_use_on_oom_in_previous(c10::DeviceIndex index, c10::MempoolId_t id, bool use);
-  static SleepFilter filter_of(const Tags* tags);
+  // Whether the tensors that PyTorch itself computes with are among what the tags name.
+  enum class IfOfPyTorch : std::uint8_t { kUnwanted, kWanted };
+  static SleepFilter filter_of(const Tags* tags, IfOfPyTorch own);
   bool has_trackers() FERRO_EXCLUDES(init_mutex_);
   void choose_observed() FERRO_REQUIRES(init_mutex_);
   // For snapshots: an annotation {"graph_pool": name, "segment_pool_id": "(1, 2)"} for each private

@@ -34,20 +34,20 @@ std::set<DevicePtr> addresses_of_workspaces() {
 
 }  // namespace
 
-SleepFilter CudaAllocator::filter_of(const Tags* tags) {
+// What is awake computes. It needs PyTorch's own tensors, whatever their tag: workspaces, and the
+// seed and offset of a generator, which every capture and replay writes. Therefore they stay awake
+// with any memory that does, and wake with any that wakes.
+SleepFilter CudaAllocator::filter_of(const Tags* tags, IfOfPyTorch own) {
   if (tags == nullptr) {
     return {[](const SleepFilter::InUse&) { return true; }, [](const PoolId&) { return true; },
             SleepFilter::Free::kToo};
   }
-  // What does not sleep goes on computing. It needs PyTorch's own tensors, which may have been
-  // requested within a tag: workspaces, and the seed and offset of a generator, which every capture
-  // and replay writes.
-  return {[wanted = numbers_of(*tags),
+  return {[own, wanted = numbers_of(*tags),
            workspaces = addresses_of_workspaces()](const SleepFilter::InUse& block) {
             const bool computes =
                 block.pool == kDefaultPool &&
                 (block.requested == kGeneratorState || workspaces.contains(block.ptr));
-            return !computes && wanted.contains(block.tag);
+            return computes ? own == IfOfPyTorch::kWanted : wanted.contains(block.tag);
           },
           [](const PoolId&) { return false; }};
 }
@@ -59,7 +59,7 @@ SleepOutcome CudaAllocator::sleep(c10::DeviceIndex index, const Tags* tags,
   if (tags == nullptr) {
     empty_previous_cache();
   }
-  SleepFilter which = filter_of(tags);
+  SleepFilter which = filter_of(tags, IfOfPyTorch::kUnwanted);
   if (!except.empty()) {
     const bool keeps = contents == Sleeper::Contents::kKeep;
     contents = Sleeper::Contents::kKeep;
@@ -71,7 +71,8 @@ SleepOutcome CudaAllocator::sleep(c10::DeviceIndex index, const Tags* tags,
 }
 
 SleepOutcome CudaAllocator::wake(c10::DeviceIndex index, const Tags* tags) {
-  return with_torch_errors([&] { return device(index).core.wake(filter_of(tags)); });
+  return with_torch_errors(
+      [&] { return device(index).core.wake(filter_of(tags, IfOfPyTorch::kWanted)); });
 }
 
 bool CudaAllocator::is_asleep(DevicePtr ptr) const {
