@@ -64,8 +64,8 @@ class Reading:
 class Progress:
     """The progress of one step with known expected seconds; later steps take `after` seconds.
 
-    `alone(name)` is the command that runs one test alone. Each of several logs that grow at the same
-    time has its own reading. Thread-safe.
+    `alone(name)` is the command that runs one test alone. Each of several logs that grow at the
+    same time has its own reading. Thread-safe.
     """
 
     def __init__(

@@ -157,22 +157,23 @@ void PoolRouter::drop_abandoned(std::optional<StreamId> existing, Threads thread
   if (failed_graphs_ == FailedGraphs::kCleanUp) {
     return;
   }
-  const auto dropped =
-      std::erase_if(diversions_, [&](const Diversion& diversion) FERRO_REQUIRES(mutex_) {
-        const std::shared_ptr<const void> thread = diversion.begun_by.lock();
-        const bool left =
-            thread == nullptr ? threads == Threads::kThisAndEnded : thread == this_thread();
-        const bool abandoned = left && diversion.may_outlive_its_graph() &&
-                               (diversion.begun_on_lasts || diversion.begun_on == existing) &&
-                               !is_capturing(diversion.begun_on) && !may_be_ending(diversion);
-        if (abandoned) {
-          release(diversion, false);
-        }
-        return abandoned;
-      });
-  if (dropped != 0 || std::ranges::any_of(diversions_, [](const Diversion& each) {
-        return each.seen_over.has_value();
-      })) {
+  bool has_changed = false;
+  for (auto it = diversions_.begin(); it != diversions_.end();) {
+    const std::shared_ptr<const void> thread = it->begun_by.lock();
+    const bool left =
+        thread == nullptr ? threads == Threads::kThisAndEnded : thread == this_thread();
+    const bool is_over = left && it->may_outlive_its_graph() &&
+                         (it->begun_on_lasts || it->begun_on == existing) &&
+                         !is_capturing(it->begun_on);
+    has_changed = has_changed || is_over;
+    if (!is_over || may_be_ending(*it)) {
+      ++it;
+    } else {
+      release(*it, false);
+      it = diversions_.erase(it);
+    }
+  }
+  if (has_changed) {
     publish_counts();
   }
 }

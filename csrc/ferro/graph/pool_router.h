@@ -110,7 +110,7 @@ class PoolRouter {
     bool over = false;                   // its capture has ended
     bool handed_over = false;            // the next `begin` replaces the filter
     bool is_shared = false;              // served a thread that did not begin it
-    std::optional<Clock::time_point> seen_over;  // the capture is over, the diversion is not
+    std::optional<Clock::time_point> seen_over = {};  // the capture is over, the diversion is not
     bool may_outlive_its_graph() const { return of_capture && owner == FilterOwner::kGraph; }
   };
 
