@@ -178,7 +178,7 @@ def googletest(program: Path, log: str, progress: Progress, processes: int) -> R
         report = LOGS / f"{name}.xml"
         report.unlink(missing_ok=True)
         env = {"GTEST_TOTAL_SHARDS": str(processes), "GTEST_SHARD_INDEX": str(number)}
-        command = [*plain, program, f"--gtest_output=xml:{report}"]
+        command: list[str | Path] = [*plain, program, f"--gtest_output=xml:{report}"]
         ok = execute(name, command, progress, env, watch=watches[number])
         return read_junit(log, report, ok) if report.exists() else Result(log, failed=1)
 
