@@ -115,7 +115,7 @@ std::vector<SegmentView> Heap::segments() {
 
 void Heap::visit_live(const VisitLive& visit) {
   const HeapLock lock(mutex_);
-  tiling_.for_each_block([&](const Block& block) {
+  tiling_.for_each_block([&](const Block& block) FERRO_REQUIRES(mutex_) {
     if (block.state == BlockState::kLive) {
       BlockView view = view_of(block);
       view.is_asleep = tiling_.is_asleep(block);
