@@ -70,6 +70,7 @@ void PoolRouter::note_capture_over(const PoolId& pool) {
   const auto found = std::ranges::find(diversions_, pool, &Diversion::pool);
   if (found != diversions_.end()) {
     found->over = true;
+    found->is_shared = found->is_shared || found->begun_by.lock() != this_thread();
     publish_counts();
   }
 }

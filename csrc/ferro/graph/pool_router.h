@@ -82,8 +82,8 @@ class PoolRouter {
   // Unless the stream captures, first releases the failed captures that this thread began.
   PoolId pool_for(StreamId stream) FERRO_EXCLUDES(mutex_);
   // Ends the diversions of failed captures and releases their pools, if this thread or one that has
-  // ended began them. One that also served other threads is released only some time after it was
-  // first seen here or in pool_for: one of them may be ending it. No-op with
+  // ended began them. One that another thread worked in or has noted as over is released only some
+  // time after it was first seen here or in pool_for: that thread may be ending it. No-op with
   // FailedGraphs::kCleanUp.
   void release_failed_captures() FERRO_EXCLUDES(mutex_);
   // Returns the failed captures that were released since the last call, so that the caller releases
@@ -109,7 +109,7 @@ class PoolRouter {
     std::weak_ptr<const void> begun_by;  // a thread; expires when it ends
     bool over = false;                   // its capture has ended
     bool handed_over = false;            // the next `begin` replaces the filter
-    bool is_shared = false;              // served a thread that did not begin it
+    bool is_shared = false;              // served or ended by a thread that did not begin it
     std::optional<Clock::time_point> seen_over = {};  // the capture is over, the diversion is not
     bool may_outlive_its_graph() const { return of_capture && owner == FilterOwner::kGraph; }
   };
