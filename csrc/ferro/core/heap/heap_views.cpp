@@ -115,10 +115,11 @@ std::vector<SegmentView> Heap::segments() {
 
 void Heap::visit_live(const VisitLive& visit) {
   const HeapLock lock(mutex_);
-  tiling_.for_each_block([&](const Block& block) FERRO_REQUIRES(mutex_) {
+  const BlockTiling* const tiling = &tiling_;
+  tiling->for_each_block([&](const Block& block) {
     if (block.state == BlockState::kLive) {
       BlockView view = view_of(block);
-      view.is_asleep = tiling_.is_asleep(block);
+      view.is_asleep = tiling->is_asleep(block);
       visit(view);
     }
   });
