@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <thread>
 #include <utility>
 
 namespace ferro {
@@ -16,8 +17,8 @@ std::shared_ptr<const void> this_thread() {
 
 bool PoolRouter::begin(const PoolId& pool, Filter filter, StreamId current, PoolHold hold,
                        FilterOwner owner) {
+  drop_all_abandoned(current);
   const MutexLock lock(mutex_);
-  drop_abandoned(current, Threads::kThisAndEnded);
   auto found = std::ranges::find(diversions_, pool, &Diversion::pool);
   if (found != diversions_.end()) {
     if (found->seen_over) {  // the program uses the pool again, so its capture has failed
@@ -133,20 +134,25 @@ int PoolRouter::marked() {
   return marked_.value_or(0);
 }
 
-void PoolRouter::release_failed_captures() {
-  const MutexLock lock(mutex_);
-  drop_abandoned(std::nullopt, Threads::kThisAndEnded);
+void PoolRouter::release_failed_captures() { drop_all_abandoned(std::nullopt); }
+
+void PoolRouter::drop_all_abandoned(std::optional<StreamId> existing) {
+  for (;; std::this_thread::sleep_for(kGrace)) {
+    const MutexLock lock(mutex_);
+    if (drop_abandoned(existing, Threads::kThisAndEnded)) {
+      return;
+    }
+  }
 }
 
 // A capture may be begun in one thread and ended in another, which ends the diversion soon after.
+// The other thread may have done nothing else in it, so each capture is looked at twice.
 bool PoolRouter::may_be_ending(Diversion& diversion) {
-  if (!diversion.is_shared) {
-    return false;
-  }
   const Clock::time_point now = Clock::now();
+  const bool is_new = !diversion.seen_over.has_value();
   diversion.over = true;
   diversion.seen_over = diversion.seen_over.value_or(now);
-  return now - *diversion.seen_over < patience_;
+  return is_new || (diversion.is_shared && now - *diversion.seen_over < patience_);
 }
 
 // PyTorch 2.11 neither ends the diversion of a failed capture nor releases its pool. If this thread
@@ -154,11 +160,12 @@ bool PoolRouter::may_be_ending(Diversion& diversion) {
 // memory in one thread between the begin of a diversion and of its capture, nor between their ends.
 // Diversions of ended threads are left to the rarer calls, because another thread may end the
 // capture.
-void PoolRouter::drop_abandoned(std::optional<StreamId> existing, Threads threads) {
+bool PoolRouter::drop_abandoned(std::optional<StreamId> existing, Threads threads) {
   if (failed_graphs_ == FailedGraphs::kCleanUp) {
-    return;
+    return true;
   }
   bool has_changed = false;
+  bool any_new = false;
   for (auto it = diversions_.begin(); it != diversions_.end();) {
     const std::shared_ptr<const void> thread = it->begun_by.lock();
     const bool left =
@@ -167,6 +174,7 @@ void PoolRouter::drop_abandoned(std::optional<StreamId> existing, Threads thread
                          (it->begun_on_lasts || it->begun_on == existing) &&
                          !is_capturing(it->begun_on);
     has_changed = has_changed || is_over;
+    any_new = any_new || (is_over && !it->seen_over && !it->is_shared);
     if (!is_over || may_be_ending(*it)) {
       ++it;
     } else {
@@ -177,14 +185,20 @@ void PoolRouter::drop_abandoned(std::optional<StreamId> existing, Threads thread
   if (has_changed) {
     publish_counts();
   }
+  return !any_new;
 }
 
 PoolId PoolRouter::pool_for(StreamId stream) {
-  const MutexLock lock(mutex_);
-  const bool capturing = has_captures() && is_capturing(stream);
-  if (!capturing) {
-    drop_abandoned(stream, Threads::kThis);
+  for (;; std::this_thread::sleep_for(kGrace)) {
+    const MutexLock lock(mutex_);
+    const bool capturing = has_captures() && is_capturing(stream);
+    if (capturing || drop_abandoned(stream, Threads::kThis)) {
+      return chosen_for(stream, capturing);
+    }
   }
+}
+
+PoolId PoolRouter::chosen_for(StreamId stream, bool capturing) {
   for (auto it = diversions_.rbegin(); it != diversions_.rend(); ++it) {
     if (it->seen_over || (it->may_outlive_its_graph() && !capturing)) {
       continue;

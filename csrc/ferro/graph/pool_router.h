@@ -83,8 +83,8 @@ class PoolRouter {
   PoolId pool_for(StreamId stream) FERRO_EXCLUDES(mutex_);
   // Ends the diversions of failed captures and releases their pools, if this thread or one that has
   // ended began them. One that another thread worked in or has noted as over is released only some
-  // time after it was first seen here or in pool_for: that thread may be ending it. No-op with
-  // FailedGraphs::kCleanUp.
+  // time after it was first seen here or in pool_for: that thread may be ending it. Each failed
+  // capture makes one call wait for kGrace. No-op with FailedGraphs::kCleanUp.
   void release_failed_captures() FERRO_EXCLUDES(mutex_);
   // Returns the failed captures that were released since the last call, so that the caller releases
   // what it keeps of their pools: the hold too, if it is elsewhere.
@@ -114,11 +114,17 @@ class PoolRouter {
     bool may_outlive_its_graph() const { return of_capture && owner == FilterOwner::kGraph; }
   };
 
+  // In this time a thread that has just ended a capture notes that.
+  static constexpr Clock::duration kGrace = std::chrono::milliseconds(5);
+
   void publish_counts() FERRO_REQUIRES(mutex_);
   void release(const Diversion& diversion, bool is_ended) FERRO_REQUIRES(mutex_);
   // `existing`: a stream that is known to exist, if any.
   enum class Threads : std::uint8_t { kThis, kThisAndEnded };
-  void drop_abandoned(std::optional<StreamId> existing, Threads threads) FERRO_REQUIRES(mutex_);
+  // False: it has seen one for the first time. A second call after kGrace drops it.
+  bool drop_abandoned(std::optional<StreamId> existing, Threads threads) FERRO_REQUIRES(mutex_);
+  void drop_all_abandoned(std::optional<StreamId> existing) FERRO_EXCLUDES(mutex_);
+  PoolId chosen_for(StreamId stream, bool capturing) FERRO_REQUIRES(mutex_);
   bool may_be_ending(Diversion& diversion) FERRO_REQUIRES(mutex_);
   bool is_capturing(StreamId stream) {
     return device_.driver().capture_info(stream).status != CaptureStatus::kNone;

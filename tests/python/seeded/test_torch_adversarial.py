@@ -142,6 +142,15 @@ def test_late_waits_on_a_full_card(variant: str, programs: int) -> None:
     assert result["report"]["ladder"]["transfer"] > 2 * programs
 
 
+def test_late_waits_on_each_step_of_the_ladder() -> None:
+    words = ("--memory", "160MiB", "--without", "empty_cache", "--programs", "2")
+    result = seeded("--late-waits", "stream", "--seed", "11200", *words)
+    assert_clean(result, 4_000)
+    unused = {step for step, count in result["report"]["ladder"].items() if count == 0}
+    # These need recorded uses, of which the programs have none.
+    assert unused == {"collect_pending", "stream_wait"}
+
+
 @pytest.mark.parametrize("variant", LATE)
 def test_a_missing_late_wait_is_detected(variant: str) -> None:
     """It is detected under native too, which is right without such a mistake."""

@@ -249,6 +249,26 @@ TEST_F(PoolRouterTest, ACaptureThatAnotherThreadIsEndingIsNotDropped) {
   device_->pools().release(kGraphPool);
 }
 
+// The thread that ends a capture may have allocated nothing in it, and is about to note its end.
+TEST_F(PoolRouterTest, AThreadThatHasJustEndedACaptureMayNoteThat) {
+  PoolRouter router(*device_, FailedGraphs::kForget, std::chrono::hours(1));
+  ASSERT_TRUE(router.begin(kGraphPool, captured_with(stream_), stream_));
+  SimGpu::begin_capture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED);
+  SimGpu::end_capture(stream_);
+  std::thread other([&] {
+    SimGpu::make_current();
+    while (router.captures() != 0) {  // until the first thread has seen it
+      std::this_thread::yield();
+    }
+    router.note_capture_over(kGraphPool);
+  });
+  EXPECT_EQ(router.pool_for(side_), kDefaultPool);
+  other.join();
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), 1);
+  EXPECT_TRUE(router.end(kGraphPool));
+  device_->pools().release(kGraphPool);
+}
+
 TEST_F(PoolRouterTest, ACaptureThatAnotherThreadDoesNotEndInTimeHasFailed) {
   PoolRouter router(*device_, FailedGraphs::kForget, std::chrono::milliseconds(1));
   ASSERT_TRUE(router.begin(kGraphPool, captured_with(stream_), stream_));
