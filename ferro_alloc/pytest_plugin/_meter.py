@@ -83,7 +83,7 @@ class Meter:
             self._record(traced)
         if leaks:
             self._live = self._blocks()
-            self._wider &= self._live.keys()
+            self._wider.intersection_update(self._live)
         for device in self._devices():
             self._torch.cuda.reset_peak_memory_stats(device)
             self._started.append(self._torch.cuda.memory_stats(device))

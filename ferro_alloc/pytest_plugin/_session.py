@@ -109,14 +109,14 @@ class Session:
         marker = item.get_closest_marker(LIMIT)
         if marker is None:
             return
-        from ferro_alloc.sim.cards import SIZE_FORMS, parse_memory
+        from ferro_alloc.sim.cards import SIZE_FORMS, parse_size
 
         where = f"{item.nodeid}: {LIMIT}"
         if len(marker.args) != 1 or marker.kwargs or not isinstance(marker.args[0], str):
             given = ", ".join(map(repr, marker.args))
             raise pytest.UsageError(f"{where}({given}): expected one size as text: {SIZE_FORMS}")
         try:
-            self._limits[item.nodeid] = parse_memory(marker.args[0])
+            self._limits[item.nodeid] = parse_size(marker.args[0], "limit")
         except FerroError as error:
             raise pytest.UsageError(f"{where}({marker.args[0]!r}): {error}") from None
 

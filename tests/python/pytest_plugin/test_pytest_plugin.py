@@ -76,6 +76,22 @@ class TestClass:
     def test_attribute(self):
         self.x = torch.ones(1 << 20, device="cuda")
 
+class TestWithFixture:
+    @pytest.fixture(scope="class")
+    def table(self):
+        return torch.ones(1 << 20, device="cuda")
+
+    @pytest.mark.gpu_memory_limit("1GiB")
+    def test_first(self, table):
+        pass
+
+    def test_leaks_as_much_as_the_fixture_frees(self, table):
+        kept.append(torch.ones(1 << 20, device="cuda"))
+
+@pytest.mark.gpu_memory_limit("1KiB")
+def test_small_limit():
+    torch.ones(1 << 10, device="cuda")
+
 class Cases(unittest.TestCase):
     def setUp(self):
         self.x = torch.ones(4, device="cuda")
@@ -163,6 +179,9 @@ WITH_LEAKS = {
     "test_fixture": "passed",
     "test_skips": "skipped",
     "test_attribute": "passed",
+    "test_first": "passed",
+    "test_leaks_as_much_as_the_fixture_frees": "error",
+    "test_small_limit": "failure",
     "test_case": "passed",
 }
 
@@ -368,8 +387,8 @@ BAD_INPUT = [
     (["--ferro-simulate="], "2GiB", "expected a card, as in h100, found no text"),
     (["--ferro-alloc=strickt"], "2GiB", "expected strict, on or no value, found 'strickt'"),
     (["--ferro-alloc", "test_suite.py"], "2GiB", "write --ferro-alloc=on"),
-    ([], "2 apples", "the memory '2 apples' has no unit or is no size: expected 24GiB"),
-    ([], "-2GiB", "the memory '-2GiB' has no unit or is no size: expected 24GiB"),
+    ([], "2 apples", "the limit '2 apples' has no unit or is no size: expected 24GiB"),
+    ([], "-2GiB", "the limit '-2GiB' has no unit or is no size: expected 24GiB"),
 ]
 RUNS = "def test_runs(): pass"
 LATE = f"import torch\npytest_plugins = ['{PLUGIN}']"
