@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ferro_alloc import _load, _regions, _sleep, _tags, _variable, allocator
 from ferro_alloc._errors import FerroError
+from ferro_alloc._segments import segments
 
 if TYPE_CHECKING:
     import torch
@@ -295,14 +296,12 @@ def _is_set(variable: str) -> bool:
 
 def _blocks_of(tag: str, index: int) -> list[tuple[int, int]]:
     """Address and bytes of each block in use that has the tag."""
-    import torch
-
     wanted = {address for address, name in _load.load().tagged_blocks(index) if name == tag}
     if not wanted:
         return []
     return [
         (block["address"], block["size"])
-        for segment in torch.cuda.memory_snapshot()
+        for segment in segments()
         for block in segment["blocks"]
         if segment["device"] == index and block["address"] in wanted
     ]

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 from ferro_alloc._errors import FerroError
+from ferro_alloc._segments import segments
 from ferro_alloc.allocator import is_installed, settings
 from ferro_alloc.graphs._capture import (
     CaptureGuard,
@@ -259,7 +260,7 @@ def _result_bytes(capture: _Capture) -> int:
     pool = tuple(capture.graph.memory_handle)
     return sum(
         block["size"]
-        for segment in torch.cuda.memory_snapshot()
+        for segment in segments()
         if tuple(segment["segment_pool_id"]) == pool
         for block in segment["blocks"]
         if block["state"] == "active_allocated"

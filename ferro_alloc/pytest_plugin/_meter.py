@@ -184,12 +184,13 @@ class Meter:
     def _blocks(self) -> dict[Block, str]:
         """The lines of code that requested the live blocks, without workspaces of cuBLAS, which
         stay until the end."""
+        from ferro_alloc._segments import segments
         from ferro_alloc.snapshots._stacks import line_of
 
         self._torch._C._cuda_clearCublasWorkspaces()
         return {
             (segment["device"], block["address"], block["size"]): line_of(block.get("frames", ()))
-            for segment in self._torch.cuda.memory_snapshot(include_traces=False)
+            for segment in segments()
             for block in segment["blocks"]
             if block["state"] == "active_allocated"
         }

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from ferro_alloc._errors import FerroError
+from ferro_alloc._segments import segments
 from ferro_alloc._status import gib
 from ferro_alloc.snapshots._stacks import Stacks
 
@@ -76,7 +77,7 @@ class LeakWatch:
         stacks = Stacks()
         sums: defaultdict[tuple[int, int, str], list[int]] = defaultdict(lambda: [0, 0])
         tags = [_tags(device) for device in range(torch.cuda.device_count())]
-        for segment in torch.cuda.memory_snapshot(include_traces=False):
+        for segment in segments():
             for block in segment["blocks"]:
                 if block["state"] == "active_allocated":
                     device = segment["device"]
