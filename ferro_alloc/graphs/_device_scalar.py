@@ -51,17 +51,13 @@ class DeviceScalar:
         if stream is not None:
             device = stream.device if device is None else device
         index = device_index(device)
-        if stream is not None and stream.device_index != index:
-            raise FerroError(
-                f"the stream is of device {stream.device_index}, and the DeviceScalar of device "
-                f"{index}: expected one device"
-            )
+        number = _number(stream, index)
         current = torch.cuda.current_stream(index)
         if extension.capture_status(index, current.cuda_stream) != 0:
             raise FerroError("a DeviceScalar cannot be created during a capture: create it before")
         self._tensor = torch.empty((), dtype=dtype, device=torch.device("cuda", index))
-        self._scalar: _C.DeviceScalar = extension.DeviceScalar(self._tensor, _number(stream))
-        self._scalar.update(value, _number(current))
+        self._scalar: _C.DeviceScalar = extension.DeviceScalar(self._tensor, number)
+        self._scalar.update(value, _number(current, index))
         current.synchronize()  # other streams may read and write it from now on
 
     @property
@@ -82,17 +78,25 @@ class DeviceScalar:
         """Writes `value` after all earlier and before all later work of the scalar's stream and of
         the current one; with `stream`, of that stream alone. The host does not wait, and may call
         it again at once. In a capture the graph writes this value at each launch. Raises
-        `RuntimeError` for a value that the type cannot hold."""
-        self._scalar.update(value, _number(stream))
+        `RuntimeError` for a value that the type cannot hold, and `FerroError` for a stream of
+        another device."""
+        self._scalar.update(value, _number(stream, self._tensor.device.index))
 
     def __repr__(self) -> str:
         name = str(self.dtype).removeprefix("torch.")
         return f"<DeviceScalar {name} on device {self._tensor.device.index}>"
 
 
-def _number(stream: torch.cuda.Stream | None) -> int | None:
+def _number(stream: torch.cuda.Stream | None, device: int) -> int | None:
     checked = check_stream(stream)
-    return None if checked is None else int(checked.cuda_stream)
+    if checked is None:
+        return None
+    if checked.device_index != device:
+        raise FerroError(
+            f"the stream is of device {checked.device_index}, and the DeviceScalar of device "
+            f"{device}: expected one device"
+        )
+    return int(checked.cuda_stream)
 
 
 def _types() -> tuple[torch.dtype, ...]:

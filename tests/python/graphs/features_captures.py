@@ -354,6 +354,7 @@ def captures_on_two_devices_run_side_by_side():
     places = [graph.device for graph in graphs_of]
     scalar = DeviceScalar(torch.int32, 5, device=1)
     scalar.update(6)
+    wrong = [wrong, error_of(lambda: scalar.update(7, streams[0]))[0]]
     values = has(second, 3), has(third, 4), int(scalar.tensor.cpu()), str(scalar.tensor.device)
     return where, places, wrong, *values
 
