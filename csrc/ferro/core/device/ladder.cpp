@@ -145,7 +145,8 @@ Ladder::MovedSize& Ladder::moved_size(const Climb& climb) {
 
 DevicePtr Ladder::grow_instead_of_moving(Climb& climb) {
   MovedSize& moved = moved_size(climb);
-  if (!moved.is_of(climb) || climb.heap.keeps_pages()) {
+  // First without the peak, whose sum visits all heaps.
+  if (!moved.is_of(climb) || moved.moves < RepeatedMoveRules{}.moves || climb.heap.keeps_pages()) {
     return kNull;
   }
   RepeatedMove move{moved.moves, 0, parts_.held_bytes(), peak_live()};
