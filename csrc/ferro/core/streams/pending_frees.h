@@ -51,9 +51,9 @@ class PendingFrees {
 
   // Makes the heap's own stream wait for the uses of a block of at least `size` bytes, the one that
   // was freed first; the host does not wait. Appends to `ready` the blocks that this stream may use
-  // from now on: this block, and others whose last use came before. Stamps each block that the wait
-  // is for anew, also one that still has other uses. False, with nothing changed, if no such block
-  // has events or the stream captures. On DriverError as `collect`.
+  // from now on: this block, and others whose last use came before. Each block whose use the wait
+  // covers gets the current epoch as its stamp, also if it still has other uses. False, with nothing
+  // changed, if no such block has events or the stream captures. On DriverError as `collect`.
   bool stream_wait_for_one(std::size_t size, const DeviceTimeline& timeline,
                            std::vector<Block*>& ready);
 
