@@ -115,11 +115,10 @@ std::vector<SegmentView> Heap::segments() {
 
 void Heap::visit_live(const VisitLive& visit) {
   const HeapLock lock(mutex_);
-  const BlockTiling* const tiling = &tiling_;
-  tiling->for_each_block([&](const Block& block) {
+  tiling_.for_each_block([&](const Block& block) FERRO_NO_THREAD_SAFETY_ANALYSIS {
     if (block.state == BlockState::kLive) {
       BlockView view = view_of(block);
-      view.is_asleep = tiling->is_asleep(block);
+      view.is_asleep = tiling_.is_asleep(block);
       visit(view);
     }
   });
