@@ -127,7 +127,9 @@ DevicePtr miss(World& world, std::size_t bytes, LadderStep step, double* time) {
 }
 
 // Two holes of eight pages each, four pages apart, make room for a request larger than one of them.
+// Its size is another in each round: memory grows for a size that has moved pages several times.
 Figures miss_that_moves(World& world, const Effort& effort) {
+  static std::size_t rounds = 0;
   const double time = effort.of_single([&] {
     pair(world, 20 * kPage);
     const DevicePtr first = world.allocate(8 * kPage);
@@ -136,7 +138,8 @@ Figures miss_that_moves(World& world, const Effort& effort) {
     world.free(first);
     world.free(second);
     double time = 0;
-    const DevicePtr moved = miss(world, 12 * kPage, LadderStep::kMovePages, &time);
+    const std::size_t bytes = 12 * kPage - ++rounds % (kPage / kBlockAlignment) * kBlockAlignment;
+    const DevicePtr moved = miss(world, bytes, LadderStep::kMovePages, &time);
     world.free(moved);
     world.free(between);
     world.tidy();
