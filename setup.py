@@ -23,7 +23,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -43,6 +43,8 @@ CSRC = ROOT / "csrc"
 SUPPORTED = ((2, 11), (2, 15))
 # Folders of csrc that each extension is made of.
 EXTENSIONS = {"ferro_alloc._C": ("python", "ferro"), "ferro_alloc.sim._values": ("values",)}
+# Folders of csrc/ferro that use no torch; C++ programs link their objects too.
+TORCH_FREE = ("base", "core", "driver", "graph")
 SIM_PARTS = ("", "driver", "graphs", "instruments", "machine", "memory", "settings", "streams")
 # Folders of csrc/sim/libraries, and the names that programs ask for. The first serves the others.
 SIM_LIBRARIES = {
@@ -65,6 +67,15 @@ STARTUP = "ferro_alloc.pth"
 
 # Programs of the same environment, as cmake for the C++ tests, are found without activating it.
 os.environ["PATH"] = sysconfig.get_path("scripts") + os.pathsep + os.environ.get("PATH", "")
+
+
+def folders_of(parts: Iterable[Path]) -> list[Path]:
+    """The folders below that have sources."""
+    return sorted({path.parent for part in parts for path in part.rglob("*.cpp")})
+
+
+def torch_free_folders() -> list[Path]:
+    return folders_of(CSRC / "ferro" / part for part in TORCH_FREE)
 
 
 # ---- what is here
@@ -255,7 +266,7 @@ class Native:
         """The extensions, of which `files` has the names, and the simulated GPU's libraries."""
         extensions = {name: self._extension_objects(parts) for name, parts in EXTENSIONS.items()}
         every = [step for steps in extensions.values() for step in steps]
-        machine = [step for part in SIM_PARTS for step in self._sim_objects(f"sim/{part}")]
+        machine = self._machine_objects()
         parts = {
             name: self._sim_objects(f"sim/libraries/{name}", "default") for name in SIM_LIBRARIES
         }
@@ -291,16 +302,39 @@ class Native:
             if files
         ]
 
+    def make_torch_free(self) -> Path:
+        """Compiles what uses no torch, for programs that link it. Returns a file that sets the
+        variables FERRO_CORE_OBJECTS and FERRO_SIM_OBJECTS of CMake to the objects."""
+        core = [step for folder in torch_free_folders() for step in self._core_objects(folder)]
+        machine = self._machine_objects()
+        compiling.run([*core, *machine])
+        text = ""
+        for name, steps in {"FERRO_CORE_OBJECTS": core, "FERRO_SIM_OBJECTS": machine}.items():
+            quoted = " ".join(f'"{step.target}"' for step in steps)
+            text += f"set({name} {quoted})\n"
+        listed = self._tree / "objects.cmake"
+        if not listed.exists() or listed.read_text() != text:
+            listed.write_text(text)
+        return listed
+
     def _extension_objects(self, parts: Sequence[str]) -> list[compiling.Step]:
         torch = self._torch.folder / "include"
         # System headers, so that the warnings are about our code.
         system = [torch, torch / "torch/csrc/api/include", self._cuda, python_include()]
         version = f'-DFERRO_TORCH_VERSION="{self._torch.version}"'
         flags = [*(f"-isystem{path}" for path in system), "-fvisibility=hidden", version]
-        folders = {path.parent for part in parts for path in (CSRC / part).rglob("*.cpp")}
+        folders = folders_of(CSRC / part for part in parts)
+        free = [folder for folder in torch_free_folders() if folder in folders]
         # The adapter and the Python module, whose headers are torch's, take longest.
-        ordered = sorted(folders, key=lambda folder: ("/core" in str(folder), str(folder)))
-        return [step for folder in ordered for step in self._objects(folder, flags)]
+        steps = [self._objects(folder, flags) for folder in folders if folder not in free]
+        steps += [self._core_objects(folder) for folder in free]
+        return [step for each in steps for step in each]
+
+    def _core_objects(self, folder: Path) -> list[compiling.Step]:
+        return self._objects(folder, [f"-isystem{self._cuda}", "-fvisibility=hidden", "-Wpedantic"])
+
+    def _machine_objects(self) -> list[compiling.Step]:
+        return [step for part in SIM_PARTS for step in self._sim_objects(f"sim/{part}")]
 
     def _sim_objects(self, folder: str, visibility: str = "hidden") -> list[compiling.Step]:
         # Version scripts decide what a library exports.
@@ -389,6 +423,14 @@ class Build(build_ext):
         if not target.exists() or target.read_text() != text:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text)
+
+
+def torch_free_objects() -> Path:
+    """Makes the objects of this checkout that use no torch; see Native.make_torch_free."""
+    command = Build(setuptools.Distribution())
+    command.ensure_finalized()
+    native = Native(torch_to_build_for(), ROOT / command.build_temp, stripped=False)
+    return native.make_torch_free()
 
 
 class Modules(build_py):

@@ -81,6 +81,8 @@ class Progress:
         self._lock = threading.Lock()
         self.failed: list[str] = []
         """The names of the tests that failed."""
+        self.commands: list[str] = []
+        """What runs each of them alone."""
 
     def for_tests_of(self, alone: Callable[[str], str]) -> None:
         self._alone = alone
@@ -94,14 +96,21 @@ class Progress:
         self._readings = [Reading() for _ in range(logs)]
         return [partial(self._watch, reading) for reading in self._readings]
 
+    def fail(self, name: str, command: str) -> None:
+        with self._lock:
+            self._fail(name, command, [])
+
+    def _fail(self, name: str, command: str, text: list[str]) -> None:
+        self.failed.append(name)
+        self.commands.append(command)
+        self._clear()
+        print("\n".join(["", *text[-40:], f"FAILED {name}", f"  {command}"]), flush=True)
+
     def _watch(self, reading: Reading, line: str) -> None:
         with self._lock:
             name, text = reading.read(line)
             if name:
-                self.failed.append(name)
-                self._clear()
-                shown = ["", *text[-40:], f"FAILED {name}", f"  {self._alone(name)}"]
-                print("\n".join(shown), flush=True)
+                self._fail(name, self._alone(name), text)
             now = time.monotonic()
             if now - self._told >= EVERY_S[self._terminal]:
                 self._told = now

@@ -14,13 +14,15 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Result:
-    """The result of one step. `skips` counts skipped tests by their reason."""
+    """The result of one step. `skips` counts skipped tests by their reason; `alone` has the
+    commands that run failed tests alone, as far as known."""
 
     name: str
     passed: int = 0
     failed: int = 0
     skips: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
+    alone: tuple[str, ...] = ()
 
     @property
     def skipped(self) -> int:

@@ -7,9 +7,9 @@
     tools/test.py --list                the parts, what they test and how long they take
     tools/test.py --again               also what passed before with exactly these files
 
-Each part counts its tests. The output ends with one table, the reasons for skipped tests, and as
-the last line `N passed, N failed, N skipped`. Fails if there is a GPU and the GPU tests did not
-run.
+Each part counts its tests. The output ends with one table, the reasons for skipped tests, what
+failed, and as the last line `N passed, N failed, N skipped`. Fails if there is a GPU and the GPU
+tests did not run.
 """
 
 from __future__ import annotations
@@ -127,8 +127,10 @@ def clang_tidy(empty: Result, progress: Progress) -> Result:
 
     def check(path: Path) -> bool:
         nonlocal done
-        log = f"clang-tidy-{path.stem}"
-        ok = execute(log, ["clang-tidy", "--quiet", path, "--", *flags])
+        command = ["clang-tidy", "--quiet", path, "--", *flags]
+        ok = execute(f"clang-tidy-{path.stem}", command)
+        if not ok:
+            progress.fail(path.name, shlex.join(map(str, command)))
         done += 1
         progress.watch(f"[{done}/{len(files)}] {path.name}")
         return ok
@@ -145,10 +147,18 @@ def configure(preset: str) -> bool:
     tree = BUILD / f"cpp-{preset}"
     include = ferro_setup.cuda_include(CUDA_MAJOR)
     launcher = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
+    objects = []
+    if preset == "release":
+        # It tests the objects of which the extension and the simulated GPU are made.
+        try:
+            objects = [f"-DFERRO_OBJECTS={ferro_setup.torch_free_objects()}"]
+        except SystemExit as error:
+            print(error, flush=True)
+            return False
     made, presets = tree / "build.ninja", ROOT / "CMakePresets.json"
     if made.exists() and made.stat().st_mtime > presets.stat().st_mtime:
         return True  # ninja runs cmake again when a CMakeLists.txt has changed
-    command = ["cmake", "--preset", preset, f"-DFERRO_CUDA_INCLUDE={include}", *launcher]
+    command = ["cmake", "--preset", preset, f"-DFERRO_CUDA_INCLUDE={include}", *objects, *launcher]
     return execute(f"configure-{preset}", command)
 
 
@@ -157,6 +167,10 @@ def build(preset: str, targets: Sequence[str], progress: Progress) -> bool:
     command = ["cmake", "--build", tree, "-j", str(JOBS), "--target", *targets]
     log = "-".join(["build", preset, *targets][:3])
     return configure(preset) and execute(log, command, progress)
+
+
+# Of the release tree, besides GoogleTest's.
+PROGRAMS = ("contract_runner", "seeded_programs")
 
 
 def has_googletest() -> bool:
@@ -192,7 +206,9 @@ def cpp(preset: str, compiler: str, *suites: str) -> Callable[[Result, Progress]
             return skip(empty.name, f"{compiler} is not installed")
         if not has_googletest():
             return skip(empty.name, "GoogleTest is not installed")
-        if not build(preset, [f"{suite}_tests" for suite in suites], progress):
+        # All programs of the tree at once keep all cores busy.
+        others = PROGRAMS if preset == "release" else ()
+        if not build(preset, [*(f"{suite}_tests" for suite in suites), *others], progress):
             return replace(empty, failed=1)
         total = empty
         for suite in suites:
@@ -207,7 +223,7 @@ def cpp(preset: str, compiler: str, *suites: str) -> Callable[[Result, Progress]
 
 def contract(empty: Result, progress: Progress, *arguments: str) -> Result:
     """The contract suite as a plain program, which needs no GoogleTest."""
-    if not build("release", ["contract_runner"], progress):
+    if not build("release", PROGRAMS[:1], progress):
         return replace(empty, failed=1)
     program = BUILD / "cpp-release" / "tests" / "cpp" / "contract_runner"
     log = "contract-runner" + "".join(arguments)
@@ -235,11 +251,17 @@ def random_programs(instructions: int) -> Callable[[Result, Progress], Result]:
     """Runs the model of a device's memory longer than the unit tests do."""
 
     def run(empty: Result, progress: Progress) -> Result:
-        if not build("release", ["seeded_programs"], progress):
+        if not build("release", PROGRAMS[1:], progress):
             return replace(empty, failed=1)
         program = BUILD / "cpp-release" / "tests" / "cpp" / "seeded_programs"
-        ok = execute(empty.name, [program, "1000", str(instructions)])
-        return verdict(empty, ok)
+
+        def run_some(number: int) -> Result:
+            seed = 1000 * (number + 1) ** 2  # far from the others' last
+            command = [program, str(seed), str(instructions // JOBS)]
+            return verdict(empty, execute(f"{empty.name}-{number}", command))
+
+        with ThreadPoolExecutor(JOBS) as pool:
+            return reduce(add, pool.map(run_some, range(JOBS)))
 
     return run
 
@@ -454,6 +476,12 @@ def show(results: Sequence[Result]) -> None:
         console.print("skipped:")
         for name, reason, count in reasons:
             console.print(f"  {name}: {count} x {reason}", markup=False, soft_wrap=True)
+    if failures := [result for result in results if result.failed]:
+        console.print("failed:")
+        for result in failures:
+            known = result.alone or (f"what it printed is above, and in {LOGS}",)
+            for text in known:
+                console.print(f"  {result.name}: {text}", markup=False, soft_wrap=True)
 
 
 def run_parts(parts: Sequence[Part], times: Times, minutes_left: float) -> list[Result]:
@@ -486,7 +514,8 @@ def run_parts(parts: Sequence[Part], times: Times, minutes_left: float) -> list[
         if files:
             is_fine = result.failed == 0 and result.passed > 0
             PASSED.note({part.name: files} if is_fine else {}, [] if is_fine else [part.name])
-        results.append(replace(result, name=part.name, seconds=seconds))
+        alone = tuple(progress.commands)
+        results.append(replace(result, name=part.name, seconds=seconds, alone=alone))
     return results
 
 

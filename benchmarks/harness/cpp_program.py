@@ -19,8 +19,11 @@ def build(target: str) -> Path:
     cmake = shutil.which("cmake")
     if cmake is None:
         raise SystemExit(f"cmake was not found: it is needed to build {target}")
-    include = importlib.import_module("setup").cuda_include(13)  # it knows where CUDA is
-    options = ["-DFERRO_BUILD_BENCHMARKS=ON", f"-DFERRO_CUDA_INCLUDE={include}"]
+    setup = importlib.import_module("setup")  # it knows where CUDA is
+    # What is measured are the objects of which the extension is made.
+    objects = f"-DFERRO_OBJECTS={setup.torch_free_objects()}"
+    include = f"-DFERRO_CUDA_INCLUDE={setup.cuda_include(13)}"
+    options = ["-DFERRO_BUILD_BENCHMARKS=ON", include, objects]
     run([cmake, "--preset", "release", *options])
     jobs = os.environ.get("MAX_JOBS", str(os.cpu_count() or 1))
     run([cmake, "--build", str(TREE), "--target", target, "-j", jobs])

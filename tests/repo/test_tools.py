@@ -196,6 +196,34 @@ def test_parts_that_do_not_fit_are_left_out_except_sanitizers(times: Times) -> N
     assert list(results[1].skips) == ["left out: takes 8 min, and 60 s are left"]
 
 
+def test_what_failed_is_listed_at_the_end(
+    times: Times, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(empty: Result, progress: Progress) -> Result:
+        progress.for_tests_of(lambda name: f"unit_tests --gtest_filter={name}")
+        progress.watch("[  FAILED  ] One.Fails (0 ms)")
+        progress.fail("a.cpp", "clang-tidy a.cpp")
+        return Result(empty.name, passed=3, failed=2)
+
+    def fail_without_a_name(empty: Result, progress: Progress) -> Result:
+        return Result(empty.name, failed=1)
+
+    monkeypatch.setattr(tests_tool, "LOGS", Path("logs"))
+    parts = [
+        Part("release", "x", fail, 1),
+        passing("mypy", 1),
+        Part("ruff", "x", fail_without_a_name, 1),
+    ]
+    results = tests_tool.run_parts(parts, times, minutes_left=60)
+    capsys.readouterr()
+    tests_tool.show(results)
+    assert capsys.readouterr().out.partition("failed:\n")[2].splitlines() == [
+        "  release: unit_tests --gtest_filter=One.Fails",
+        "  release: clang-tidy a.cpp",
+        "  ruff: what it printed is above, and in logs",
+    ]
+
+
 def test_parts_are_expected_to_take_as_long_as_before(times: Times) -> None:
     release, python = (
         next(p for p in tests_tool.TEST if p.name == n) for n in ("release", "python")

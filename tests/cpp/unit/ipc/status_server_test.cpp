@@ -17,14 +17,17 @@
 namespace ferro {
 namespace status_server_test {
 
-// The answer of the server; empty if there is none within 100 ms.
-std::string ask() {
+constexpr std::chrono::milliseconds kLong = std::chrono::minutes(1);
+constexpr std::chrono::milliseconds kShort{100};
+
+// The answer of the server; empty if there is none within that time.
+std::string ask(std::chrono::milliseconds at_most) {
   const FileDescriptor connection = open_unix_socket(0);
   if (!connect_abstract(connection.get(), status_server_name())) {
     return "refused";
   }
   pollfd answer{connection.get(), POLLIN, 0};
-  if (poll(&answer, 1, 100) != 1) {
+  if (poll(&answer, 1, static_cast<int>(at_most.count())) != 1) {
     return "";
   }
   std::array<std::byte, 64> text{};
@@ -44,9 +47,9 @@ TEST(StatusServer, ItsEndWaitsForAnAnswerAndLetsNoneFollow) {
     return std::string("told");
   });
   ASSERT_TRUE(server.start());
-  ASSERT_EQ(ask(), "told");
+  ASSERT_EQ(ask(kLong), "told");
   is_slow = true;
-  std::thread asking([] { EXPECT_EQ(ask(), ""); });
+  std::thread asking([] { EXPECT_EQ(ask(kShort), ""); });
   while (!is_answering) {
     std::this_thread::yield();
   }
@@ -56,7 +59,7 @@ TEST(StatusServer, ItsEndWaitsForAnAnswerAndLetsNoneFollow) {
   is_slow = false;
   ending.join();
   EXPECT_FALSE(is_answering);
-  EXPECT_EQ(ask(), "");
+  EXPECT_EQ(ask(kShort), "");
 }
 
 }  // namespace status_server_test
