@@ -127,10 +127,10 @@ def clang_tidy(empty: Result, progress: Progress) -> Result:
 
     def check(path: Path) -> bool:
         nonlocal done
-        command = ["clang-tidy", "--quiet", path, "--", *flags]
+        command = ["clang-tidy", "--quiet", str(path), "--", *flags]
         ok = execute(f"clang-tidy-{path.stem}", command)
         if not ok:
-            progress.fail(path.name, shlex.join(map(str, command)))
+            progress.fail(path.name, shlex.join(command))
         done += 1
         progress.watch(f"[{done}/{len(files)}] {path.name}")
         return ok
@@ -257,7 +257,7 @@ def random_programs(instructions: int) -> Callable[[Result, Progress], Result]:
 
         def run_some(number: int) -> Result:
             seed = 1000 * (number + 1) ** 2  # far from the others' last
-            command = [program, str(seed), str(instructions // JOBS)]
+            command = [str(program), str(seed), str(instructions // JOBS)]
             return verdict(empty, execute(f"{empty.name}-{number}", command))
 
         with ThreadPoolExecutor(JOBS) as pool:

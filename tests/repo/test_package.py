@@ -95,7 +95,7 @@ def test_metadata_needs_no_torch(checkout: Path) -> None:
     assert "ferro_alloc = ferro_alloc.vllm_plugin:register" in entry_points
 
 
-@pytest.fixture(params=["65.5.0", "66.1.1"])
+@pytest.fixture(params=[pytest.param("65.5.0", marks=pytest.mark.long), "66.1.1"])
 def older_setuptools(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
     """An environment with the setuptools of Python 3.11 and of Debian 12, and with `wheel`."""
     wanted = [f"setuptools=={request.param}", "wheel==0.48.0"]

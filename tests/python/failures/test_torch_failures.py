@@ -87,7 +87,7 @@ def test_a_child_that_only_frees_ends(run_simulated: RunSimulated, allocator: st
     assert (ended.stdout, ended.stderr) == ("", "")
 
 
-@pytest.mark.parametrize("allocator", ["ferro", "segments"])
+@pytest.mark.parametrize("allocator", ["ferro", pytest.param("segments", marks=pytest.mark.long)])
 def test_children_end_that_were_forked_beside_threads(allocator: str) -> None:
     """Threads that do not exist in a child may have held any lock."""
     found = simulated("forks_beside_threads.py", allocator, "120", memory="2GiB")

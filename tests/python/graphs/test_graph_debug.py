@@ -210,6 +210,7 @@ LARGE = (
     "features_graphs.py",
     "features_plan.py",
     "features_training.py",
+    "features_trees.py",
 )
 # Checks whose result depends on the order in which work runs.
 WRONG = {"a_missing_order_shows_as_wrong_bytes"}

@@ -72,7 +72,7 @@ print(torch.cuda.get_allocator_backend(), x.tolist())
 """
 
 
-@pytest.mark.parametrize("value", ["1", "strict"])
+@pytest.mark.parametrize("value", ["1", pytest.param("strict", marks=pytest.mark.long)])
 def test_a_preloaded_memory_saver_at_the_start(
     value: str, run_simulated: RunSimulated, tmp_path: Path
 ) -> None:

@@ -186,7 +186,9 @@ WITH_LEAKS = {
 }
 
 
-@pytest.mark.parametrize("allocator", ["native", "ferro_alloc"])
+@pytest.mark.parametrize(
+    "allocator", [pytest.param("native", marks=pytest.mark.long), "ferro_alloc"]
+)
 def test_limits_and_leaks(tmp_path: Path, allocator: str) -> None:
     install = ["--ferro-alloc=strict"] if allocator == "ferro_alloc" else []
     done = run_forked(tmp_path, SUITE, "--ferro-simulate=h100", "--gpu-memory-leaks", *install)
@@ -264,8 +266,17 @@ def test_leaks():
 """
 
 
-@pytest.mark.parametrize("inner", [[], ["--gpu-memory-leaks"], ["--ferro-alloc=misspelt"]])
-@pytest.mark.parametrize("outer", [[], ["--gpu-memory-leaks"]])
+@pytest.mark.parametrize(
+    ("inner", "outer"),
+    [
+        ([], ["--gpu-memory-leaks"]),
+        (["--gpu-memory-leaks"], []),
+        pytest.param([], [], marks=pytest.mark.long),
+        pytest.param(["--gpu-memory-leaks"], ["--gpu-memory-leaks"], marks=pytest.mark.long),
+        pytest.param(["--ferro-alloc=misspelt"], [], marks=pytest.mark.long),
+        (["--ferro-alloc=misspelt"], ["--gpu-memory-leaks"]),
+    ],
+)
 def test_a_run_within_a_test_has_its_own_session(
     tmp_path: Path, inner: list[str], outer: list[str]
 ) -> None:

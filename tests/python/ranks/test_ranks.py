@@ -71,7 +71,7 @@ def test_collectives_move_real_bytes(ranks: int, run_simulated: RunSimulated) ->
         }
 
 
-@pytest.mark.parametrize("mode", ["adversarial", "clock"])
+@pytest.mark.parametrize("mode", ["adversarial", pytest.param("clock", marks=pytest.mark.long)])
 def test_queued_collectives_keep_the_order_of_their_streams(
     mode: str, run_simulated: RunSimulated
 ) -> None:

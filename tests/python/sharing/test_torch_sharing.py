@@ -137,7 +137,7 @@ def with_few_descriptors(pidfd: str) -> Result:
 
 
 @pytest.mark.parametrize("name", checks_of("sharing_limits.py"))
-@pytest.mark.parametrize("pidfd", ["allow", "refuse"])
+@pytest.mark.parametrize("pidfd", [pytest.param("allow", marks=pytest.mark.long), "refuse"])
 def test_sharing_with_few_descriptors(pidfd: str, name: str) -> None:
     found = with_few_descriptors(pidfd)[name]
     assert "error" not in found, found["error"]

@@ -78,7 +78,10 @@ def test_forked_processes_end_by_their_signals(simulate: Simulate) -> None:
 
 @pytest.mark.parametrize(
     ("number", "status", "reason"),
-    [(signal.SIGTERM, 143, "terminated"), (signal.SIGINT, 130, "interrupted")],
+    [
+        pytest.param(signal.SIGTERM, 143, "terminated", marks=pytest.mark.long),
+        (signal.SIGINT, 130, "interrupted"),
+    ],
 )
 @pytest.mark.parametrize("compares", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_an_interrupted_run_gives_a_partial_report(
@@ -197,7 +200,10 @@ print(sizes == 2 * [1 << 20], all(event["frames"] for event in events))
 """
 
 
-@pytest.mark.parametrize("allocator", ALLOCATORS)
+@pytest.mark.parametrize(
+    "allocator",
+    [pytest.param(each, marks=pytest.mark.long) for each in ALLOCATORS[:2]] + ["ferro_alloc"],
+)
 def test_a_history_from_before_the_first_use_of_cuda_is_kept(
     simulate: Simulate, allocator: str
 ) -> None:

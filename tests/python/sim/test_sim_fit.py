@@ -16,6 +16,7 @@ from tests.python.sim.conftest import Result, Simulate
 
 MIB, GIB = 1 << 20, 1 << 30
 ALLOCATORS = ("native", "expandable", "ferro_alloc")
+BRIEF = ("native", pytest.param("expandable", marks=pytest.mark.long), "ferro_alloc")
 H100_TAKES = find_card("h100").context + LIBRARIES
 
 
@@ -23,7 +24,7 @@ def gib_of(result: Result, kind: str) -> float:
     return float(result["devices"][0]["kinds"].get(kind, 0)) / GIB
 
 
-@pytest.mark.parametrize("allocator", ALLOCATORS)
+@pytest.mark.parametrize("allocator", BRIEF)
 def test_training_fits_with_the_allocators_own_peaks(simulate: Simulate, allocator: str) -> None:
     done, result = simulate(programs.TRAIN, "--allocator", allocator)
     assert done.returncode == 0, done.stderr

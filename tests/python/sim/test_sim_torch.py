@@ -16,7 +16,10 @@ from tests.python.torch_programs import Result, simulated
 
 NATIVE: dict[str, str] = {}
 EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-both_allocators = pytest.mark.parametrize("env", [NATIVE, EXPANDABLE], ids=["native", "expandable"])
+LONG = pytest.mark.long
+both_allocators = pytest.mark.parametrize(
+    "env", [NATIVE, pytest.param(EXPANDABLE, marks=LONG)], ids=["native", "expandable"]
+)
 
 
 def last_line(completed: Completed) -> dict[str, Any]:
@@ -61,13 +64,10 @@ def compiled(allocator: str) -> Result:
     return simulated("sim_compile.py", allocator, env=env)
 
 
-LONG = pytest.mark.long
-
-
 @pytest.mark.parametrize(
     "allocator",
     [
-        pytest.param(name, marks=LONG) if name == "expandable" else name
+        name if name == "ferro_alloc" else pytest.param(name, marks=LONG)
         for name in SIMULATED_ALLOCATORS
     ],
 )

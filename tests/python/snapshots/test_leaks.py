@@ -21,7 +21,9 @@ def line_of(function: str, below: int) -> str:
     return f"leaking.py:{at} {function}"
 
 
-@pytest.mark.parametrize("allocator", ["native", "ferro_alloc"])
+@pytest.mark.parametrize(
+    "allocator", [pytest.param("native", marks=pytest.mark.long), "ferro_alloc"]
+)
 def test_planted_leak_is_found_and_a_declared_cache_is_not(
     allocator: str, run_simulated: RunSimulated
 ) -> None:

@@ -46,7 +46,9 @@ def test_python_frames_are_collected_without_the_climb_lock(run_simulated: RunSi
     assert run_simulated(RELIEVES, memory="1GiB").stdout == "[False] True\n"
 
 
-@pytest.mark.parametrize("allocator", ["native", "ferro_alloc", "late"])
+@pytest.mark.parametrize(
+    "allocator", [pytest.param("native", marks=pytest.mark.long), "ferro_alloc", "late"]
+)
 def test_report_is_written_once_when_memory_runs_out(
     allocator: str, run_simulated: RunSimulated, tmp_path: Path
 ) -> None:

@@ -80,7 +80,7 @@ def test_replays_of_a_whole_trace_have_the_peaks_of_programs(record: Record) -> 
     [
         ("native", 2),
         pytest.param("native", 7, marks=pytest.mark.long),
-        ("expandable", 5),
+        pytest.param("expandable", 5, marks=pytest.mark.long),
         pytest.param("expandable", 7, marks=pytest.mark.long),
     ],
 )

@@ -24,7 +24,9 @@ def simulate(folder: Path, program: str, *options: str) -> Completed:
     return command("simulate", *options, str(script))
 
 
-@pytest.mark.parametrize("allocator", ["native", "expandable", "ferro_alloc"])
+@pytest.mark.parametrize(
+    "allocator", ["native", pytest.param("expandable", marks=pytest.mark.long), "ferro_alloc"]
+)
 def test_report_has_the_peak_and_the_kinds_of_the_run(allocator: str, tmp_path: Path) -> None:
     page, found = tmp_path / "memory.html", tmp_path / "result.json"
     options = ("--allocator", allocator, "--report", str(page), "--json", str(found))

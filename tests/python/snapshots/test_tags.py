@@ -19,7 +19,9 @@ def found(run_simulated: RunSimulated, allocator: str, page: Path) -> dict[str, 
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-@pytest.mark.parametrize("allocator", ["native", "ferro_alloc"])
+@pytest.mark.parametrize(
+    "allocator", [pytest.param("native", marks=pytest.mark.long), "ferro_alloc"]
+)
 def test_a_history_has_the_innermost_tag_of_the_thread(
     allocator: str, run_simulated: RunSimulated, tmp_path: Path
 ) -> None:

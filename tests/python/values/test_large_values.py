@@ -51,7 +51,8 @@ def test_large_known_values_are_those_of_the_host(run_simulated: RunSimulated, m
     assert found == {"cases": 44, "wrong": [], "unknown": 0}
 
 
-@pytest.mark.parametrize("case", ["sorts", pytest.param("unique_draws", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("case", ["sorts", "unique_draws"])
 def test_thirty_million_known_values_are_those_of_the_host(
     run_simulated: RunSimulated, case: str
 ) -> None:
