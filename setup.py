@@ -64,6 +64,8 @@ STAND_IN_SONAME = f"libcudart.{'x' * 242}.so"
 SHARED = "blas_operation"
 APART = (SHARED, "operations", "stubs")
 STARTUP = "ferro_alloc.pth"
+# Bytes of sources, unless a single folder has more. Larger ones would keep other cores waiting.
+LARGEST_UNIT = 80_000
 
 # Programs of the same environment, as cmake for the C++ tests, are found without activating it.
 os.environ["PATH"] = sysconfig.get_path("scripts") + os.pathsep + os.environ.get("PATH", "")
@@ -72,6 +74,23 @@ os.environ["PATH"] = sysconfig.get_path("scripts") + os.pathsep + os.environ.get
 def folders_of(parts: Iterable[Path]) -> list[Path]:
     """The folders below that have sources."""
     return sorted({path.parent for part in parts for path in part.rglob("*.cpp")})
+
+
+def in_units(folders: Iterable[Path]) -> list[list[Path]]:
+    """The folders whose sources are compiled as one, because the headers that they share are most
+    of what each would compile: the largest folders first, each in the first unit with room."""
+    sizes = {
+        folder: sum(path.stat().st_size for path in folder.glob("*.cpp")) for folder in folders
+    }
+    units: list[list[Path]] = []
+    for folder in sorted(sizes, key=lambda each: -sizes[each]):
+        for unit in units:
+            if sizes[folder] + sum(sizes[each] for each in unit) <= LARGEST_UNIT:
+                unit.append(folder)
+                break
+        else:
+            units.append([folder])
+    return units
 
 
 def torch_free_folders() -> list[Path]:
@@ -268,7 +287,8 @@ class Native:
         every = [step for steps in extensions.values() for step in steps]
         machine = self._machine_objects()
         parts = {
-            name: self._sim_objects(f"sim/libraries/{name}", "default") for name in SIM_LIBRARIES
+            name: self._sim_objects([CSRC / "sim" / "libraries" / name], "default")
+            for name in SIM_LIBRARIES
         }
         compiling.run([*every, *machine, *(step for steps in parts.values() for step in steps)])
         parts["cuda"] += machine
@@ -288,24 +308,24 @@ class Native:
         made = {name: step.target for name, step in linked.items()}
         return made, [step.target for step in (driver, *others, stand_in)]
 
-    def _objects(self, folder: Path, flags: Sequence[str]) -> list[compiling.Step]:
-        """Of the sources directly in a folder."""
-        sources = sorted(folder.glob("*.cpp"))
-        units = {path.stem: [path] for path in sources if path.stem in APART}
-        units["unit"] = [path for path in sources if path.stem not in APART]
-        place = self._tree / folder.relative_to(CSRC)
+    def _objects(self, folders: Iterable[Path], flags: Sequence[str]) -> list[compiling.Step]:
+        """Of the sources directly in the folders. An object lies in the place of its first one."""
+        units: dict[Path, list[Path]] = {}
+        for together in in_units(folders):
+            place = self._tree / together[0].relative_to(CSRC)
+            sources = [path for folder in together for path in sorted(folder.glob("*.cpp"))]
+            units |= {place / f"{path.stem}.o": [path] for path in sources if path.stem in APART}
+            units[place / "unit.o"] = [path for path in sources if path.stem not in APART]
         return [
-            compiling.compile_unit(
-                self._compiler, files, CSRC, place / f"{name}.o", [*self._flags, *flags]
-            )
-            for name, files in units.items()
+            compiling.compile_unit(self._compiler, files, CSRC, target, [*self._flags, *flags])
+            for target, files in units.items()
             if files
         ]
 
     def make_torch_free(self) -> Path:
         """Compiles what uses no torch, for programs that link it. Returns a file that sets the
         variables FERRO_CORE_OBJECTS and FERRO_SIM_OBJECTS of CMake to the objects."""
-        core = [step for folder in torch_free_folders() for step in self._core_objects(folder)]
+        core = self._core_objects()
         machine = self._machine_objects()
         compiling.run([*core, *machine])
         text = ""
@@ -323,24 +343,26 @@ class Native:
         system = [torch, torch / "torch/csrc/api/include", self._cuda, python_include()]
         version = f'-DFERRO_TORCH_VERSION="{self._torch.version}"'
         flags = [*(f"-isystem{path}" for path in system), "-fvisibility=hidden", version]
+        free = torch_free_folders()
         folders = folders_of(CSRC / part for part in parts)
-        free = [folder for folder in torch_free_folders() if folder in folders]
         # The adapter and the Python module, whose headers are torch's, take longest.
-        steps = [self._objects(folder, flags) for folder in folders if folder not in free]
-        steps += [self._core_objects(folder) for folder in free]
-        return [step for each in steps for step in each]
+        steps = self._objects([folder for folder in folders if folder not in free], flags)
+        return [*steps, *(self._core_objects() if "ferro" in parts else [])]
 
-    def _core_objects(self, folder: Path) -> list[compiling.Step]:
-        return self._objects(folder, [f"-isystem{self._cuda}", "-fvisibility=hidden", "-Wpedantic"])
+    def _core_objects(self) -> list[compiling.Step]:
+        flags = [f"-isystem{self._cuda}", "-fvisibility=hidden", "-Wpedantic"]
+        return self._objects(torch_free_folders(), flags)
 
     def _machine_objects(self) -> list[compiling.Step]:
-        return [step for part in SIM_PARTS for step in self._sim_objects(f"sim/{part}")]
+        return self._sim_objects([CSRC / "sim" / part for part in SIM_PARTS])
 
-    def _sim_objects(self, folder: str, visibility: str = "hidden") -> list[compiling.Step]:
+    def _sim_objects(
+        self, folders: Iterable[Path], visibility: str = "hidden"
+    ) -> list[compiling.Step]:
         # Version scripts decide what a library exports.
         shown = [f"-fvisibility={visibility}", "-fvisibility-inlines-hidden"]
         system = [f"-isystem{path}" for path in (self._cuda, *self._libraries)]
-        return self._objects(CSRC / folder, [*system, *shown])
+        return self._objects(folders, [*system, *shown])
 
     def _link(
         self, name: str, objects: list[compiling.Step], files: list[Path], flags: list[str]
