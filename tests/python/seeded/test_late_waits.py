@@ -37,22 +37,24 @@ def test_late_waits_with_kernels(run_program: RunProgram, layout: str) -> None:
 
 
 @pytest.mark.parametrize("layout", BRIEF)
+@pytest.mark.parametrize("work", ["copies", "peer_copies"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_late_waits_for_another_device(layout: str, seed: int) -> None:
-    words = ("late_between_devices.py", layout, "copies", "right")
+def test_late_waits_for_another_device(layout: str, work: str, seed: int) -> None:
+    words = ("late_between_devices.py", layout, work, "right")
     result = simulated(*words, turn="0.001", count=2, mode="adversarial", seed=seed)
     assert result == {"rounds": 40, "wrong": 0}
 
 
-def test_a_missing_wait_for_another_device_is_detected() -> None:
-    words = ("late_between_devices.py", "native", "copies", "left_out")
+@pytest.mark.parametrize("work", ["copies", "peer_copies"])
+def test_a_missing_wait_for_another_device_is_detected(work: str) -> None:
+    words = ("late_between_devices.py", "native", work, "left_out")
     assert simulated(*words, turn="0.001", count=2, mode="adversarial", seed=0)["wrong"] > 0
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(gpu_count() < 2, reason="needs two GPUs")
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("work", ["copies", "kernels"])
+@pytest.mark.parametrize("work", ["copies", "kernels", "peer_copies"])
 def test_late_waits_for_another_device_on_gpus(
     run_program: RunProgram, layout: str, work: str
 ) -> None:
