@@ -122,3 +122,30 @@ def test_waits_of_unknown_streams_beside_captures_on_a_gpu(
     assert result["wrong"] == 0
     assert result["graph_is_right"]
     assert layout != "pages" or result["served"] == 12
+
+
+WITHOUT_RELEASES = "--without graphs mempools empty_cache"
+
+
+@pytest.mark.parametrize("layout", ["pages", pytest.param("segments", marks=LONG)])
+@pytest.mark.parametrize(
+    "program",
+    [
+        "late_wait_example.py {} copies",
+        "late_between_devices.py {} copies right",
+        "late_between_devices.py {} peer_copies right",
+        "late_in_place.py {} eager 1",
+        "late_between_graphs.py {} before",
+        "late_between_graphs.py {} during",
+        f"seeded.py --allocator {{}} --seed 1000 {WITHOUT_RELEASES}",
+    ],
+)
+def test_the_host_waits_no_more_often_than_under_native(layout: str, program: str) -> None:
+    def waits(allocator: str) -> dict[str, int]:
+        words = ("host_waits.py", *program.format(allocator).split())
+        return simulated(*words, turn="0.001", count=2, mode="adversarial", seed=1)
+
+    is_seeded = program.startswith("seeded.py")
+    ours = waits("ferro" if is_seeded and layout == "pages" else layout)
+    native = waits("native")
+    assert sum(ours.values()) <= sum(native.values()), (ours, native)
