@@ -39,6 +39,26 @@ ContextId Driver::primary_context(DeviceId device) {
   return to_id(context);
 }
 
+bool Driver::has_primary_context(DeviceId device) const {
+  unsigned flags = 0;
+  int active = 0;
+  // A handle of a device is its number, as PyTorch also assumes in hasPrimaryContext.
+  expect(api_.primary_ctx_get_state(device, &flags, &active), "cuDevicePrimaryCtxGetState");
+  return active != 0;
+}
+
+std::vector<DeviceId> Driver::other_devices() const {
+  int count = 0;
+  expect(api_.device_get_count(&count), "cuDeviceGetCount");
+  std::vector<DeviceId> others;
+  for (DeviceId device = 0; device < count; ++device) {
+    if (device != device_) {
+      others.push_back(device);
+    }
+  }
+  return others;
+}
+
 CUcontext Driver::context() {
   if (CUcontext known = context_.load(std::memory_order_acquire)) {
     return known;

@@ -103,6 +103,10 @@ class Driver {
   ContextId own_context() { return to_id(context()); }
   // The primary context of any device, created if the device has none. It is never released.
   ContextId primary_context(DeviceId device);
+  // Whether any device has a primary context. Without one it has received no work.
+  bool has_primary_context(DeviceId device) const;
+  // All other devices that the process sees.
+  std::vector<DeviceId> other_devices() const;
   // Records the event on the stream. False if the stream captures, because the event may then be
   // part of the graph, or if the stream belongs to another context than the event, which `*other`
   // then receives. After false, the event can only be recorded again. Disturbs no capture that

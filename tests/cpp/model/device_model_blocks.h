@@ -147,8 +147,11 @@ inline void DeviceModel::operator()(const FreeInUse& i) {
   }
   const auto found = nth_live(i.block);
   const Block& block = found->second;
-  const bool by_peer = has_peer_ && i.block % 3 == 0;
-  const unsigned user = by_peer ? Traffic::kPeerStream : i.stream % Traffic::kStreams;
+  if (i.block % 64 == 0) {
+    traffic_.use_second_device();
+  }
+  const bool by_second = traffic_.uses_second_device() && i.block % 3 == 0;
+  const unsigned user = by_second ? Traffic::kSecondDevice : i.stream % Traffic::kStreams;
   if (block.pool == kDefaultPool && block.stream != kGone && block.stream != user &&
       block.tag != 0 && !is_capturing(user) && !is_capturing(block.stream)) {
     traffic_.order(block.stream, user);

@@ -83,7 +83,7 @@ inline void DeviceModel::operator()(const AddPeer&) {
   has_peer_ = false;  // also when adding it again fails
   guarded([this] {
     device_->add_peer(1);
-    traffic_.add_peer();
+    traffic_.use_second_device();
     has_peer_ = true;
   });
 }

@@ -110,7 +110,7 @@ inline void DeviceModel::check_failure(const Allocate& request, const OutOfMemor
   if (is_undisturbed && groups_.empty()) {
     expect(budget() < bytes_in_use() + needed, "out of memory only when memory is in use");
   }
-  if (is_undisturbed && !has_peer_) {
+  if (is_undisturbed && !traffic_.uses_second_device()) {
     const std::size_t in_use =
         device_->report().held_bytes() - device_->store().counts().idle * kPageBytes;
     expect(budget() < in_use + needed, "out of memory only when idle memory is too little");

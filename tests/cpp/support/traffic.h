@@ -64,8 +64,8 @@ class Traffic {
   static constexpr unsigned kStreams = 3;
   // The stream with this number is destroyed and replaced.
   static constexpr unsigned kShortStream = kStreams - 1;
-  // A stream of device 1, which only reads.
-  static constexpr unsigned kPeerStream = ~0U - 1;
+  // A stream of device 1, which only reads, with copies that need no access as a peer.
+  static constexpr unsigned kSecondDevice = ~0U - 1;
 
   Traffic() {
     for (StreamId& stream : streams_) {
@@ -81,12 +81,12 @@ class Traffic {
   }
 
   StreamId stream(unsigned number) const {
-    return number == kPeerStream ? peer_stream_ : streams_[number % kStreams];
+    return number == kSecondDevice ? second_stream_ : streams_[number % kStreams];
   }
   bool capturing(unsigned number) const { return capture(number) != 0; }
   // The number of the capture of a stream, unique among all streams; 0 if it does not capture.
   unsigned capture(unsigned number) const {
-    return number == kPeerStream ? 0 : captures_[number % kStreams];
+    return number == kSecondDevice ? 0 : captures_[number % kStreams];
   }
 
   // The number of capturing streams.
@@ -106,12 +106,17 @@ class Traffic {
     }
   }
 
+  bool uses_second_device() const { return second_ != nullptr; }
   // Adds a stream of the second device, which the machine must have.
-  void add_peer() {
-    if (peer_ == nullptr) {
-      SimGpu::expect(SimGpu::api().primary_ctx_retain(&peer_, 1));
-      SimGpu::expect(SimGpu::api().ctx_set_current(peer_));
-      peer_stream_ = SimGpu::make_stream();
+  void use_second_device() {
+    if (second_ == nullptr) {
+      SimGpu::expect(SimGpu::api().ctx_get_current(&first_));
+      SimGpu::expect(SimGpu::api().primary_ctx_retain(&second_, 1));
+      SimGpu::expect(SimGpu::api().ctx_set_current(second_));
+      second_stream_ = SimGpu::make_stream();
+      CUdeviceptr base = 0;
+      SimGpu::expect(SimGpu::api().mem_alloc(&base, kPageBytes));
+      copy_ = DevicePtr{base};
       SimGpu::make_current();
     }
   }
@@ -132,18 +137,24 @@ class Traffic {
       verify();
     }
     for_each_sample(ptr, size, [&](DevicePtr at) {
-      SimGpu::expect(SimGpu::api().memcpy_dtoh_async(read_ + expected_.size(), address_of(at), 1,
-                                                     raw(stream(number))));
+      std::uint64_t from = address_of(at);
+      if (number == kSecondDevice) {
+        from = address_of(copy_);
+        SimGpu::expect(SimGpu::api().memcpy_peer_async(from, second_, address_of(at), first_, 1,
+                                                       raw(stream(number))));
+      }
+      SimGpu::expect(
+          SimGpu::api().memcpy_dtoh_async(read_ + expected_.size(), from, 1, raw(stream(number))));
       expected_.push_back({tag, at});
     });
-    if (number != kPeerStream) {
+    if (number != kSecondDevice) {
       mark(number);
     }
   }
   // Makes `later` wait for the current work of `earlier`.
   void order(unsigned earlier, unsigned later) { record(earlier).hold_back(stream(later)); }
   Event record(unsigned number) const {
-    return Event(stream(number), number == kPeerStream ? peer_ : nullptr);
+    return Event(stream(number), number == kSecondDevice ? second_ : nullptr);
   }
   // An event behind the last work of the stream outside of captures.
   std::shared_ptr<Event> last_place(unsigned number) const {
@@ -221,8 +232,10 @@ class Traffic {
 
   std::array<StreamId, kStreams> streams_{};
   std::array<StreamId, 6> spare_streams_{};
-  CUcontext peer_ = nullptr;
-  StreamId peer_stream_{};
+  CUcontext first_ = nullptr;
+  CUcontext second_ = nullptr;
+  StreamId second_stream_{};
+  DevicePtr copy_ = kNull;  // of one byte that the second device reads
   std::size_t next_spare_ = 0;
   std::array<unsigned, kStreams> captures_{};
   unsigned last_capture_ = 0;

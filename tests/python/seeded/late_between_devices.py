@@ -1,11 +1,12 @@
 """Work of one device reads freed memory of another device, whose stream waits for the read late.
 
-    late_between_devices.py ALLOCATOR copies|kernels right|left_out
+    late_between_devices.py ALLOCATOR copies|kernels|peer_copies right|left_out
 
-Memory of device 0 is freed while its stream is idle and a stream of device 1 has yet to read it by
-peer access. Another stream of device 0 requests more memory. Then the stream of the freed memory
-waits for device 1 before its own next request. With `left_out` it does not wait. Prints how many
-results were wrong. Kernels compute nothing on the simulated GPU, so copies of device 1 read there.
+Memory of device 0 is freed while its stream is idle and a stream of device 1 has yet to read it, by
+peer access or with a copy of the runtime that needs none. Another stream of device 0 requests more
+memory. Then the stream of the freed memory waits for device 1 before its own next request. With
+`left_out` it does not wait. Prints how many results were wrong. Kernels compute nothing on the
+simulated GPU, so copies of device 1 read there.
 """
 
 import ctypes
@@ -33,8 +34,11 @@ if allocator != "native":
     ferro_alloc.install(ferro_alloc.Config(layout=allocator))
 driver = ctypes.CDLL("libcuda.so.1")
 
-# The first copy from device 1 gives it access to the memory of device 0.
-torch.empty(1, device="cuda:1").to("cuda:0")
+runtime = ctypes.CDLL(None if hasattr(ctypes.CDLL(None), "cudaFree") else "libcudart.so.13")
+
+if work != "peer_copies":
+    # The first copy from device 1 gives it access to the memory of device 0.
+    torch.empty(1, device="cuda:1").to("cuda:0")
 main = torch.cuda.Stream(0)
 bystander = torch.cuda.Stream(0)
 reader = torch.cuda.Stream(1)
@@ -57,6 +61,16 @@ def read_on_device_1(source: torch.Tensor) -> torch.Tensor:
         torch.cuda._sleep(SLEEP)
         if kernel is not None:
             kernel(grid=(WORDS // 256, 1, 1), block=(256, 1, 1), args=[source, target])
+        elif work == "peer_copies":
+            result = runtime.cudaMemcpyPeerAsync(
+                ctypes.c_void_p(target.data_ptr()),
+                target.device.index,
+                ctypes.c_void_p(source.data_ptr()),
+                source.device.index,
+                ctypes.c_size_t(4 * source.numel()),
+                ctypes.c_void_p(reader.cuda_stream),
+            )
+            assert result == 0
         else:
             result = driver.cuMemcpyDtoDAsync_v2(
                 ctypes.c_uint64(target.data_ptr()),

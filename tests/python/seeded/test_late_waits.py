@@ -37,22 +37,24 @@ def test_late_waits_with_kernels(run_program: RunProgram, layout: str) -> None:
 
 
 @pytest.mark.parametrize("layout", BRIEF)
+@pytest.mark.parametrize("work", ["copies", "peer_copies"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_late_waits_for_another_device(layout: str, seed: int) -> None:
-    words = ("late_between_devices.py", layout, "copies", "right")
+def test_late_waits_for_another_device(layout: str, work: str, seed: int) -> None:
+    words = ("late_between_devices.py", layout, work, "right")
     result = simulated(*words, turn="0.001", count=2, mode="adversarial", seed=seed)
     assert result == {"rounds": 40, "wrong": 0}
 
 
-def test_a_missing_wait_for_another_device_is_detected() -> None:
-    words = ("late_between_devices.py", "native", "copies", "left_out")
+@pytest.mark.parametrize("work", ["copies", "peer_copies"])
+def test_a_missing_wait_for_another_device_is_detected(work: str) -> None:
+    words = ("late_between_devices.py", "native", work, "left_out")
     assert simulated(*words, turn="0.001", count=2, mode="adversarial", seed=0)["wrong"] > 0
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(gpu_count() < 2, reason="needs two GPUs")
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("work", ["copies", "kernels"])
+@pytest.mark.parametrize("work", ["copies", "kernels", "peer_copies"])
 def test_late_waits_for_another_device_on_gpus(
     run_program: RunProgram, layout: str, work: str
 ) -> None:
@@ -120,3 +122,30 @@ def test_waits_of_unknown_streams_beside_captures_on_a_gpu(
     assert result["wrong"] == 0
     assert result["graph_is_right"]
     assert layout != "pages" or result["served"] == 12
+
+
+WITHOUT_RELEASES = "--without graphs mempools empty_cache"
+
+
+@pytest.mark.parametrize("layout", ["pages", pytest.param("segments", marks=LONG)])
+@pytest.mark.parametrize(
+    "program",
+    [
+        "late_wait_example.py {} copies",
+        "late_between_devices.py {} copies right",
+        "late_between_devices.py {} peer_copies right",
+        "late_in_place.py {} eager 1",
+        "late_between_graphs.py {} before",
+        "late_between_graphs.py {} during",
+        f"seeded.py --allocator {{}} --seed 1000 {WITHOUT_RELEASES}",
+    ],
+)
+def test_the_host_waits_no_more_often_than_under_native(layout: str, program: str) -> None:
+    def waits(allocator: str) -> dict[str, int]:
+        words = ("host_waits.py", *program.format(allocator).split())
+        return simulated(*words, turn="0.001", count=2, mode="adversarial", seed=1)
+
+    is_seeded = program.startswith("seeded.py")
+    ours = waits("ferro" if is_seeded and layout == "pages" else layout)
+    native = waits("native")
+    assert sum(ours.values()) <= sum(native.values()), (ours, native)

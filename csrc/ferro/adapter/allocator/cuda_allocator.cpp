@@ -46,9 +46,14 @@ bool is_stream_of_pytorch(DeviceId device, StreamId stream) {
 AllocatorConfig with_current_rules(AllocatorConfig config) {
   config.rejection_limit = rejection_limit;
   config.stream_lasts = is_stream_of_pytorch;
-  config.streams_of = [](DeviceId device, std::span<StreamId> to) {
-    DeviceMemory* memory = installed_allocator()->core_of(device);
-    return memory != nullptr ? memory->pools().copy_lasting_streams(to) : 0;
+  config.streams_of_others = [](DeviceId own, std::span<StreamId> to) {
+    std::size_t count = 0;
+    DeviceMemory* memory = nullptr;
+    for (DeviceId device = 0; (memory = installed_allocator()->core_of(device)) != nullptr;
+         ++device) {
+      count += device != own ? memory->pools().copy_lasting_streams(to.subspan(count)) : 0;
+    }
+    return count;
   };
   static const auto captures = std::make_shared<CaptureCount>();
   config.captures_of_process = captures;

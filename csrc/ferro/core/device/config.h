@@ -42,9 +42,9 @@ struct AllocatorConfig {
   // thread. A stream that may no longer exist is used only for its own requests, because the driver
   // crashes on a query about a destroyed stream. Null: all streams last.
   std::function<bool(DeviceId, StreamId)> stream_lasts = nullptr;
-  // Copies some streams of another device that are sure to exist, to query whether they capture, and
-  // returns their number. Called for peers before a point is recorded. Null: no streams.
-  std::function<std::size_t(DeviceId, std::span<StreamId> to)> streams_of = nullptr;
+  // Copies some streams of all devices but `own` that are sure to exist, to query whether they
+  // capture, and returns their number. Called before a point is recorded. Null: no streams.
+  std::function<std::size_t(DeviceId own, std::span<StreamId> to)> streams_of_others = nullptr;
   // Announced captures of all devices; null: only this device's count.
   std::shared_ptr<CaptureCount> captures_of_process = nullptr;
   // Maps the device's bytes to the limit beyond which a request is refused at once, before any

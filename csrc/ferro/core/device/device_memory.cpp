@@ -74,13 +74,10 @@ void DeviceMemory::set_captures(int running, int announced) {
 }
 
 std::size_t DeviceMemory::copy_known_streams(std::span<StreamId> to) {
-  std::size_t count = pools_.copy_lasting_streams(to);
-  if (config_.streams_of) {
-    for (const DeviceId peer : driver_.peers()) {
-      count += config_.streams_of(peer, to.subspan(count));
-    }
-  }
-  return count;
+  const std::size_t count = pools_.copy_lasting_streams(to);
+  return config_.streams_of_others
+             ? count + config_.streams_of_others(driver_.device(), to.subspan(count))
+             : count;
 }
 
 void DeviceMemory::adjust(const AllocatorConfig& wanted) {
@@ -291,8 +288,6 @@ std::size_t DeviceMemory::trim_host_memory() {
 
 void DeviceMemory::add_peer(DeviceId peer) {
   const RecursiveMutexLock lock(climb_mutex_);
-  // If the grant fails, the peer stays in the timeline: it may have access to some memory.
-  timeline_.add_peer(peer);
   const bool is_new = driver_.add_peer(peer);
   try {
     for (Heap* heap : pools_.all_heaps()) {

@@ -9,10 +9,11 @@ namespace ferro {
 
 namespace {
 
-// The result of a call about a peer's context, or `if_lost` if an error has ended that context: then
-// no work of the peer uses memory any more, and under the native allocator this device goes on.
+// The result of a call about another device's context, or `if_lost` if an error has ended that
+// context: then none of its work uses memory any more, and under the native allocator this device
+// goes on.
 template <typename Call>
-bool of_peer(bool if_lost, Call call) {
+bool of_other(bool if_lost, Call call) {
   try {
     return call();
   } catch (const DriverError& error) {
@@ -25,11 +26,25 @@ bool of_peer(bool if_lost, Call call) {
 
 }  // namespace
 
-void DeviceTimeline::add_peer(DeviceId peer) {
-  const ContextId context = driver_.primary_context(peer);
-  const MutexLock lock(mutex_);
-  if (std::ranges::find(peers_, context) == peers_.end()) {
-    peers_.push_back(context);
+void DeviceTimeline::find_contexts() {
+  if (!without_context_) {
+    without_context_ = driver_.other_devices();
+  }
+  for (auto device = without_context_->begin(); device != without_context_->end();) {
+    ContextId context{};
+    const bool is_found = of_other(false, [&] {
+      const bool has_context = driver_.has_primary_context(*device);
+      if (has_context) {
+        context = driver_.primary_context(*device);
+      }
+      return has_context;
+    });
+    if (is_found) {
+      others_.push_back(context);
+      device = without_context_->erase(device);
+    } else {
+      ++device;
+    }
   }
 }
 
@@ -47,25 +62,27 @@ bool DeviceTimeline::record() {
 
 bool DeviceTimeline::record_point(std::span<const StreamId> known) {
   const MutexLock lock(mutex_);
-  // Detects unannounced captures on the known streams.
+  // Frees from now on get a later stamp than the point, which is recorded after this increment. So
+  // the point covers all work submitted before a free with an earlier stamp. A context that does
+  // not exist yet has no such work.
+  const Epoch epoch = current_.fetch_add(1, std::memory_order_seq_cst);
+  find_contexts();
+  // Detects unannounced captures on the known streams. A later point covers the epoch.
   if (any_captures(known)) {
     return false;
   }
-  // Frees from now on get a later stamp than the point, which is recorded after this increment. So
-  // the point covers all work submitted before a free with an earlier stamp.
-  const Epoch epoch = current_.fetch_add(1, std::memory_order_seq_cst);
   // A thread that waits may still need the event of a point that has passed.
   if (unused_.empty() || waiting_ != 0) {
     unused_.emplace_back();
   }
   Events& events = unused_.back();
-  for (std::size_t i = 0; i <= peers_.size(); ++i) {
-    const ContextId context = i == 0 ? driver_.own_context() : peers_[i - 1];
+  for (std::size_t i = 0; i <= others_.size(); ++i) {
+    const ContextId context = i == 0 ? driver_.own_context() : others_[i - 1];
     if (i == events.size()) {
       events.push_back(events_.take(context));
     }
     const auto record = [&] { return driver_.record_context(events[i], context); };
-    if (!(i == 0 ? record() : of_peer(true, record))) {
+    if (!(i == 0 ? record() : of_other(true, record))) {
       captures_.note_refusal();
       return false;
     }
@@ -86,9 +103,9 @@ bool DeviceTimeline::any_captures(std::span<const StreamId> known) {
   return driver_.captures(kLegacyStream) ||
          std::ranges::any_of(
              known,
-             [this](StreamId s) { return of_peer(false, [&] { return driver_.captures(s); }); }) ||
-         std::ranges::any_of(peers_, [this](ContextId peer) {
-           return of_peer(false, [&] { return driver_.captures(kLegacyStream, peer); });
+             [this](StreamId s) { return of_other(false, [&] { return driver_.captures(s); }); }) ||
+         std::ranges::any_of(others_, [this](ContextId other) {
+           return of_other(false, [&] { return driver_.captures(kLegacyStream, other); });
          });
 }
 
@@ -102,13 +119,13 @@ Epoch DeviceTimeline::update() {
   return passed();
 }
 
-// Queries only events of peers.
+// Queries only events of other devices.
 void DeviceTimeline::note_orderable() {
   for (auto point = std::ranges::upper_bound(points_, last_orderable(), {}, &Point::epoch);
        point != points_.end() &&
        std::all_of(point->events.begin() + 1, point->events.end(),
                    [this](EventId event) {
-                     return of_peer(true, [&] { return driver_.is_complete(event); });
+                     return of_other(true, [&] { return driver_.is_complete(event); });
                    });
        ++point) {
     orderable_.store(point->epoch, std::memory_order_release);
@@ -160,7 +177,7 @@ void DeviceTimeline::wait_for(const Point& point) {
   try {
     driver_.wait(point.events.front());
     for (auto event = point.events.begin() + 1; event != point.events.end(); ++event) {
-      of_peer(true, [&] {
+      of_other(true, [&] {
         driver_.wait(*event);
         return true;
       });
@@ -181,12 +198,13 @@ void DeviceTimeline::wait_during_captures() {
   std::vector<ContextId> contexts{driver_.own_context()};
   {
     const MutexLock lock(mutex_);
-    contexts.insert(contexts.end(), peers_.begin(), peers_.end());
+    find_contexts();
+    contexts.insert(contexts.end(), others_.begin(), others_.end());
   }
   driver_.wait_for_device(contexts.front());
-  for (auto peer = contexts.begin() + 1; peer != contexts.end(); ++peer) {
-    of_peer(true, [&] {
-      driver_.wait_for_device(*peer);
+  for (auto other = contexts.begin() + 1; other != contexts.end(); ++other) {
+    of_other(true, [&] {
+      driver_.wait_for_device(*other);
       return true;
     });
   }

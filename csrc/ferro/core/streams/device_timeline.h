@@ -2,28 +2,29 @@
 //
 // Programs rely on the native allocator's rule of reuse: at its own addresses, free memory serves
 // later requests of its arena at once; anywhere else, only after all work that any stream of the
-// device or of a peer, which may use its memory, had received when the memory was freed. So a free
-// is stamped with the current epoch, and recording a point ends the epoch: the point comes after
-// all work submitted before any free of its epoch. Memory whose stamp has passed may go anywhere.
+// process, on any device, had received when the memory was freed: a copy between devices uses memory
+// of another device without peer access. So a free is stamped with the current epoch, and
+// recording a point ends the epoch: the point comes after all work submitted before any free of its
+// epoch. Memory whose stamp has passed may go anywhere.
 //
 // A point is an event of the whole context (cuCtxRecordEvent), which also covers streams that the
-// allocator does not know, and one such event for each peer. While a stream of a context captures,
-// the driver refuses its event and invalidates the capture. So no point is recorded while a capture
-// of the process is announced, or is detected on a blocking or a known stream of the device or a
-// peer. A refused point shows that a library captures unannounced on its own streams; from then on,
-// and with drivers before CUDA 12.5, no device has points. Then epochs pass only by waits of the
-// host, which captures survive (`wait_during_captures`).
+// allocator does not know, and one such event for each other device that has a primary context.
+// While a stream of a context captures, the driver refuses its event and invalidates the capture. So
+// no point is recorded while a capture of the process is announced, or is detected on a blocking or
+// a known stream of any device. A refused point shows that a library captures unannounced on its own
+// streams; from then on, and with drivers before CUDA 12.5, no device has points. Then epochs pass
+// only by waits of the host, which captures survive (`wait_during_captures`).
 //
-// A stream waits only for the device's part of an epoch, once the peers have finished theirs.
-// Collectives may run between devices of one process. A stream that waits for a peer's part of one
-// would hold up its own device's part, for which the peer waits.
+// A stream waits only for the device's part of an epoch, once the others have finished theirs.
+// Collectives may run between devices of one process. A stream that waits for another device's part
+// of one would hold up its own device's part, for which the other waits.
 //
 // Thread-safe. Lock order: captures > mutex_ > events. Waits of the host hold no lock.
 //
-// Invariants: passed() <= last_orderable() <= recorded() < now(); the points that have not passed are in ascending order of epoch,
-// and each covers all epochs up to its own. A point has an event of the device and of each peer
-// that was added before it. The events of passed points are reused while no thread waits for a
-// point.
+// Invariants: passed() <= last_orderable() <= recorded() < now(); the points that have not passed
+// are in ascending order of epoch, and each covers all epochs up to its own. A point has an event of
+// the device and of each other device that had a primary context. The events of passed points are
+// reused while no thread waits for a point.
 #pragma once
 
 #include "ferro/base/mutex.h"
@@ -45,8 +46,8 @@ namespace ferro {
 
 class DeviceTimeline {
  public:
-  // Copies some streams of the device and its peers that are sure to exist, to query whether they
-  // capture, and returns their number.
+  // Copies some streams of all devices that are sure to exist, to query whether they capture, and
+  // returns their number.
   using KnownStreams = std::function<std::size_t(std::span<StreamId> to)>;
 
   // `captures`: of the process, because a capture may include streams of several devices.
@@ -66,22 +67,18 @@ class DeviceTimeline {
   bool has_passed(Epoch epoch) const { return epoch <= passed(); }
   // The epoch of the last point.
   Epoch recorded() const { return recorded_.load(std::memory_order_acquire); }
-  // The last epoch that a stream could wait for now: it is recorded, and the peers have finished
-  // their part, as of the last `record` or `update`.
+  // The last epoch that a stream could wait for now: it is recorded, and the other devices have
+  // finished their part, as of the last `record` or `update`.
   Epoch last_orderable() const { return orderable_.load(std::memory_order_acquire); }
   // The last epoch that the host could wait for now.
   Epoch last_waitable() const { return captures_.load() == 0 ? now() : recorded(); }
-  // The device `peer` has access to this device's memory: work that it received before a later free
-  // belongs to the epoch of that free. No-op for a peer that was added before. Throws DriverError;
-  // then nothing changed.
-  void add_peer(DeviceId peer) FERRO_EXCLUDES(mutex_);
   // False if the driver lacks points or has refused one of any device.
   bool has_points() const {
     return !captures_.has_refused_points() && driver_.has_context_points();
   }
 
-  // Ends the epoch with a point. False if none exists or a capture forbids it. Throws DriverError;
-  // a later point covers the epoch.
+  // Ends the epoch with a point. False if none exists or a capture forbids it; a later point then
+  // covers the epoch, as after an exception. Throws DriverError.
   bool record() FERRO_EXCLUDES(mutex_);
   // Queries which points have passed, never waits, and returns passed(). Throws DriverError;
   // passed() then has the results so far.
@@ -89,7 +86,7 @@ class DeviceTimeline {
   // The host waits until the epoch has passed. False, without a wait, if a capture forbids the
   // point that this needs. Throws DriverError.
   bool wait(Epoch epoch) FERRO_EXCLUDES(mutex_);
-  // The host waits for all work that the device and its peers received before this call.
+  // The host waits for all work that the devices received before this call.
   bool wait_for_all() { return wait(now()); }
   // The same without a point: ends the current epoch and waits until it has passed. Captures
   // survive this last resort. Throws DriverError; the epoch has then ended but not passed.
@@ -109,8 +106,8 @@ class DeviceTimeline {
   std::size_t points() const FERRO_EXCLUDES(mutex_);
 
  private:
-  // The first is the device's, the others are of the peers in the order of `peers_`. A set that was
-  // last recorded before a peer was added is shorter.
+  // The first is the device's, the next are in the order of `others_`. A set that was last recorded
+  // before a context was found is shorter.
   using Events = std::vector<EventId>;
   struct Point {
     Epoch epoch = kUnused;  // the last one that the point covers
@@ -121,6 +118,8 @@ class DeviceTimeline {
   // If there are this many, a new point replaces the last one.
   static constexpr std::size_t kMaxPoints = 256;
 
+  // Adds the contexts that other devices have got. A process with one device makes no call.
+  void find_contexts() FERRO_REQUIRES(mutex_);
   bool record_point(std::span<const StreamId> known) FERRO_EXCLUDES(mutex_);
   bool any_captures(std::span<const StreamId> known) FERRO_REQUIRES(mutex_);
   void wait_for(const Point& point) FERRO_EXCLUDES(mutex_);
@@ -140,7 +139,9 @@ class DeviceTimeline {
   mutable Mutex mutex_;
   std::deque<Point> points_ FERRO_GUARDED_BY(mutex_);
   std::vector<Events> unused_ FERRO_GUARDED_BY(mutex_);
-  std::vector<ContextId> peers_ FERRO_GUARDED_BY(mutex_);
+  std::vector<ContextId> others_ FERRO_GUARDED_BY(mutex_);
+  // The other devices; none before the first point.
+  std::optional<std::vector<DeviceId>> without_context_ FERRO_GUARDED_BY(mutex_);
   int waiting_ FERRO_GUARDED_BY(mutex_) = 0;  // threads in `wait_for`
 };
 
