@@ -87,7 +87,7 @@ void BlockTiling::merge_some() {
 
 Block* BlockTiling::insert_merged(Block* block) {
   block->state = BlockState::kFree;
-  block = merge_neighbours(block);
+  block = merge_neighbours(block, [this](Block* neighbour) { free_.remove(neighbour); });
   free_.insert(block);
   page_was_freed_ = page_was_freed_ || block->size >= page_bytes_;
   return block;
@@ -105,15 +105,16 @@ void BlockTiling::merge_all() {
   unmerged_.open();
 }
 
-// `block` is in state kFree and in no index; its free neighbours are in the index and leave it.
-Block* BlockTiling::merge_neighbours(Block* block) {
-  if (block->next != nullptr && block->next->is_free()) {
-    free_.remove(block->next);
+// Merges a block with its neighbours of the same state, after `leave_index(neighbour)` of each.
+template <typename LeaveIndex>
+Block* BlockTiling::merge_neighbours(Block* block, LeaveIndex leave_index) {
+  if (block->next != nullptr && block->next->state == block->state) {
+    leave_index(block->next);
     absorb_next(block);
   }
-  if (block->prev != nullptr && block->prev->is_free()) {
+  if (block->prev != nullptr && block->prev->state == block->state) {
     block = block->prev;
-    free_.remove(block);
+    leave_index(block);
     absorb_next(block);
   }
   return block;
@@ -168,16 +169,7 @@ Block* BlockTiling::cut(Block* block, DevicePtr begin, std::size_t bytes) {
 
 void BlockTiling::make_gap(Block* block) {
   block->state = BlockState::kGap;
-  if (block->next != nullptr && block->next->state == BlockState::kGap) {
-    gaps_.remove(block->next);
-    absorb_next(block);
-  }
-  if (block->prev != nullptr && block->prev->state == BlockState::kGap) {
-    block = block->prev;
-    gaps_.remove(block);
-    absorb_next(block);
-  }
-  gaps_.insert(block);
+  gaps_.insert(merge_neighbours(block, [this](Block* neighbour) { gaps_.remove(neighbour); }));
 }
 
 GapView view_of_gap(const Block& gap) {
@@ -255,14 +247,7 @@ void BlockTiling::keep(Span& span, DevicePtr begin) {
 Block* BlockTiling::retire(Block* block) {
   block->state = BlockState::kRetired;
   scratch_.retired_bytes += block->size;
-  if (block->next != nullptr && block->next->state == BlockState::kRetired) {
-    absorb_next(block);
-  }
-  if (block->prev != nullptr && block->prev->state == BlockState::kRetired) {
-    block = block->prev;
-    absorb_next(block);
-  }
-  return block;
+  return merge_neighbours(block, [](Block* /*neighbour*/) {});
 }
 
 // Cuts a range out of a block that is in no index; the rest keeps its state.

@@ -203,7 +203,8 @@ class BlockTiling {
 
   void insert_beyond_bins(Block* block);
   void merge_some();
-  Block* merge_neighbours(Block* block);
+  template <typename LeaveIndex>
+  Block* merge_neighbours(Block* block, LeaveIndex leave_index);
   void absorb_next(Block* block);
   void mark_asleep(Block* block);
   Block* cut_unindexed(Block* block, DevicePtr begin, std::size_t bytes);
