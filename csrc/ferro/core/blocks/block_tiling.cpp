@@ -250,21 +250,21 @@ Block* BlockTiling::retire(Block* block) {
   return merge_neighbours(block, [](Block* /*neighbour*/) {});
 }
 
-// Cuts a range out of a block that is in no index; the rest keeps its state.
-Block* BlockTiling::cut_unindexed(Block* block, DevicePtr begin, std::size_t bytes) {
+// Cuts off what of a block, which is in no index, lies outside of a range; the rest keeps its state.
+Block* BlockTiling::cut_unindexed(Block* block, DevicePtr begin, DevicePtr end) {
   if (block->ptr < begin) {
     split_tail(block, distance(block->ptr, begin), block->state);
     block = block->next;
   }
-  if (block->size > bytes) {
-    split_tail(block, bytes, block->state);
+  if (block->end() > end) {
+    split_tail(block, distance(block->ptr, end), block->state);
   }
   return block;
 }
 
 Block* BlockTiling::cut_retired(Block* block, DevicePtr begin, std::size_t bytes) {
   scratch_.retired_bytes -= bytes;
-  return cut_unindexed(block, begin, bytes);
+  return cut_unindexed(block, begin, begin + bytes);
 }
 
 PageHandle BlockTiling::put_to_sleep(Span& span, DevicePtr begin, std::vector<PageRun>* retired) {
@@ -295,8 +295,7 @@ void BlockTiling::wake(Span& span, DevicePtr begin, std::span<const HandleRange>
   for (Block* block = span.block_around(begin); block != nullptr && block->ptr < end;
        block = block->next) {
     if (block->state == BlockState::kAsleep) {
-      const DevicePtr first = std::max(block->ptr, begin);
-      block = cut_unindexed(block, first, distance(first, std::min(block->end(), end)));
+      block = cut_unindexed(block, begin, end);
       sleep_.free_bytes -= block->size;
       woken.push_back(block);
     }
@@ -343,11 +342,9 @@ void BlockTiling::free_asleep(Block* block) {
 Block* BlockTiling::forget_asleep(Span& span, DevicePtr begin) {
   const DevicePtr end = handle_end(span, begin);
   unback(span, {begin, distance(begin, end)});
-  Block* block = span.block_around(begin);
-  block = cut_unindexed(block, begin, distance(begin, std::min(block->end(), end)));
+  Block* block = cut_unindexed(span.block_around(begin), begin, end);
   while (block->end() < end) {
-    cut_unindexed(block->next, block->next->ptr,
-                  distance(block->next->ptr, std::min(block->next->end(), end)));
+    cut_unindexed(block->next, begin, end);
     absorb_next(block);
   }
   sleep_.free_bytes -= block->size;

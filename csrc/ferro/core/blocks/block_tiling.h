@@ -138,6 +138,10 @@ class BlockTiling {
       return true;
     });
   }
+  // The end of the handle at an address.
+  DevicePtr handle_end(const Span& span, DevicePtr ptr) const {
+    return span.base() + span.handle_end(span.page_slot(ptr)) * page_bytes_;
+  }
   // The handles behind a range of whole handles, in order of address.
   std::vector<HandleRange> handles_behind(const Span& span, const PageRun& run) const;
   // Records the handles that back the addresses from `begin` on, which were unbacked.
@@ -180,7 +184,7 @@ class BlockTiling {
   const Sleep& sleep() const { return sleep_; }
 
   // Merges the next block, of the same state and in no index, into this one.
-  void join_next(Block* block) { absorb_next(block); }
+  void absorb_next(Block* block);
   // Makes the heap the owner of a borrowed handle.
   void keep(Span& span, DevicePtr begin);
 
@@ -205,12 +209,8 @@ class BlockTiling {
   void merge_some();
   template <typename LeaveIndex>
   Block* merge_neighbours(Block* block, LeaveIndex leave_index);
-  void absorb_next(Block* block);
   void mark_asleep(Block* block);
-  Block* cut_unindexed(Block* block, DevicePtr begin, std::size_t bytes);
-  DevicePtr handle_end(const Span& span, DevicePtr begin) const {
-    return span.base() + span.handle_end(span.page_slot(begin)) * page_bytes_;
-  }
+  Block* cut_unindexed(Block* block, DevicePtr begin, DevicePtr end);
   void check_sleep(const Block& block) const;
   PageRun whole_handles_inside(const Span& span, PageRun run) const;
 
