@@ -231,9 +231,9 @@ SleepOutcome Sleeper::wake(const SleepFilter& which) {
   const SleepFilter all = with_scratch_of(which, Share::kSome);
   std::vector<Run> runs;
   for (Heap* heap : parts_.pools.all_heaps()) {
-    for (const Heap::Sleeping& each : heap->sleeping(all)) {
-      add(runs, heap, {each.begin, each.pages, {}, {}}, page_bytes());
-      outcome.bytes += each.pages * page_bytes();
+    for (const PageRun& each : heap->sleeping(all)) {
+      add(runs, heap, {each.begin, each.bytes / page_bytes(), {}, {}}, page_bytes());
+      outcome.bytes += each.bytes;
     }
   }
   if (parts_.graphs != nullptr) {
@@ -242,19 +242,13 @@ SleepOutcome Sleeper::wake(const SleepFilter& which) {
   if (outcome.bytes == 0) {
     return outcome;
   }
-  const auto back = [&] { return back_all(runs, all, outcome); };
-  bool is_backed = back();
-  if (!is_backed) {
+  const auto back_from_cache = [&] {
     reclaimer_.empty_cache(nullptr);
     reclaimer_.trim(Reclaimer::kAllPages);
-    is_backed = back();
-  }
-  if (!is_backed && parts_.ask_program_for_memory()) {
-    reclaimer_.empty_cache(nullptr);
-    reclaimer_.trim(Reclaimer::kAllPages);
-    is_backed = back();
-  }
-  if (!is_backed) {
+    return back_all(runs, all, outcome);
+  };
+  if (!back_all(runs, all, outcome) && !back_from_cache() &&
+      !(parts_.ask_program_for_memory() && back_from_cache())) {
     const std::size_t held = parts_.held_bytes();
     const std::size_t limit = parts_.store.limit();
     const std::size_t free =
@@ -312,7 +306,7 @@ bool Sleeper::create(Run& run) {
     handle.handles = {{fresh, handle.pages}};
     handles.push_back(handle.handles.front());
   }
-  run.is_mapped = run.heap->map_asleep(run.begin, handles) == Status::kOk;
+  run.is_mapped = run.heap->map(run.begin, handles) == Status::kOk;
   return run.is_mapped;
 }
 

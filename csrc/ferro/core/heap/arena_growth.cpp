@@ -383,8 +383,6 @@ GrowResult Heap::fill(Growth& growth, const Request& request, GrowFrom from) {
   return GrowResult::kGrown;
 }
 
-// Maps handles one after the other from `begin` on; the range is in transit. On failure nothing is
-// mapped there.
 Status Heap::map(DevicePtr begin, std::span<const HandleRange> handles) {
   Driver& driver = context_.driver;
   std::size_t mapped = 0;

@@ -208,8 +208,8 @@ class Heap final : public MappingOwner {
     return pool_ != kDefaultPool &&
            (context_.graphs == nullptr || context_.graphs->keeps_pages(pool_));
   }
-  // Whether its stream can wait for others: not while it captures.
-  bool may_wait_for_streams() { return !is_capturing(); }
+  // Whether its stream captures, and so cannot wait for others.
+  bool is_capturing();
   // Makes its stream wait for the epoch, so that memory freed by then may move here. The host does
   // not wait. False: a capture forbids it. The stream must exist: it lasts, or the program requests
   // memory on it.
@@ -338,20 +338,15 @@ class Heap final : public MappingOwner {
                                   StayingBytes& staying) FERRO_EXCLUDES(mutex_);
   // The handles that are asleep and have memory of `which` in use, or none in use while graphs
   // replay on them and `which` has the pool; in order of address.
-  struct Sleeping {
-    DevicePtr begin{};
-    std::size_t pages = 0;
-  };
-  std::vector<Sleeping> sleeping(const SleepFilter& which) FERRO_EXCLUDES(mutex_);
+  std::vector<PageRun> sleeping(const SleepFilter& which) FERRO_EXCLUDES(mutex_);
   // Handles that are asleep and have no memory in use need none any more if no graph of the pool
   // exists: their addresses become gaps. Returns the first address of each.
   std::vector<DevicePtr> forget_asleep() FERRO_EXCLUDES(mutex_);
   // Whether some of the block that contains `ptr` is asleep.
   bool is_asleep(Span& span, DevicePtr ptr) FERRO_EXCLUDES(mutex_);
-  // Maps handles of as many pages to addresses that are asleep. On failure nothing is mapped there.
-  Status map_asleep(DevicePtr begin, std::span<const HandleRange> handles) FERRO_EXCLUDES(mutex_) {
-    return map(begin, handles);
-  }
+  // Maps handles one after the other to addresses of the arena that are in transit, aliased or
+  // asleep. On failure nothing is mapped there.
+  Status map(DevicePtr begin, std::span<const HandleRange> handles) FERRO_EXCLUDES(mutex_);
   // The handle that began at `begin` wakes: these, which are mapped there, replace it. `reason`: for
   // observers.
   void wake(DevicePtr begin, std::span<const HandleRange> handles, const char* reason)
@@ -454,7 +449,6 @@ class Heap final : public MappingOwner {
   GrowResult fill(Growth& growth, const Request& request, GrowFrom from) FERRO_EXCLUDES(mutex_);
   TakeResult take_missing(const Request& request, std::size_t missing, GrowFrom from,
                           std::vector<StoredHandle>& out) FERRO_EXCLUDES(mutex_);
-  Status map(DevicePtr begin, std::span<const HandleRange> handles) FERRO_EXCLUDES(mutex_);
   // Memory that is expected to survive its capture gets own pages.
   bool borrows() const { return kind_ != HeapKind::kKeptPages && is_captured_into(); }
   bool is_captured_into() const {
@@ -472,7 +466,6 @@ class Heap final : public MappingOwner {
   void release_if_empty(Span* span) FERRO_EXCLUDES(mutex_);
   std::unique_ptr<Span> detach_if_empty(Span& span) FERRO_REQUIRES(mutex_);
   void unreserve(std::unique_ptr<Span> span) FERRO_EXCLUDES(mutex_);
-  bool is_capturing();
   // The stream's later work runs behind this epoch.
   Epoch behind() const {
     return std::max(context_.timeline.passed(), stream_lasts() ? ordered_behind_ : kUnused);
