@@ -87,10 +87,8 @@ DeviceView DeviceReport::view() {
   view.misses = climbs - view.late_hits;
   for (Heap* heap : parts_.pools.all_heaps()) {
     const HeapView part = heap->view();
-    view.live_blocks += part.live_blocks;
     view.free_blocks += part.free_blocks;
     view.free_bytes += part.free_bytes;
-    view.reserved_addresses += part.reserved_bytes;
     view.asleep_live_bytes += part.asleep_bytes - part.asleep_free_bytes;
     view.pages_moved += heap->pages_moved();
   }

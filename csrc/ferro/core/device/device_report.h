@@ -19,15 +19,13 @@ namespace ferro {
 
 // The contents of the heaps of all pools, and the outcomes of the requests since construction.
 struct DeviceView {
-  std::size_t live_blocks = 0;
   std::size_t free_blocks = 0;
-  std::size_t free_bytes = 0;          // in free blocks
-  std::uint64_t hits = 0;              // requests that found a free block at once
-  std::uint64_t late_hits = 0;         // requests that climbed the ladder, and needed no new page
-  std::uint64_t misses = 0;            // requests that needed new pages, or failed
-  std::uint64_t pages_moved = 0;       // within the arenas of existing heaps
-  std::size_t reserved_addresses = 0;  // bytes, by arenas
-  std::size_t asleep_live_bytes = 0;   // in live blocks, on handles that are asleep
+  std::size_t free_bytes = 0;         // in free blocks
+  std::uint64_t hits = 0;             // requests that found a free block at once
+  std::uint64_t late_hits = 0;        // requests that climbed the ladder, and needed no new page
+  std::uint64_t misses = 0;           // requests that needed new pages, or failed
+  std::uint64_t pages_moved = 0;      // within the arenas of existing heaps
+  std::size_t asleep_live_bytes = 0;  // in live blocks, on handles that are asleep
 };
 
 class DeviceReport {

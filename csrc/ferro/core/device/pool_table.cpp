@@ -108,16 +108,6 @@ void PoolTable::fill_slot(CachedArena& slot, const PoolId& id, StreamId stream, 
   slot = {serial_, stream, id, generation_.load(std::memory_order_relaxed), heap.get(), kind};
 }
 
-Heap* PoolTable::find(const PoolId& id, const HeapKey& key) {
-  const MutexLock lock(mutex_);
-  const auto pool = pools_.find(id);
-  if (pool == pools_.end()) {
-    return nullptr;
-  }
-  const auto heap = pool->second.heaps.find(key);
-  return heap == pool->second.heaps.end() ? nullptr : heap->second.get();
-}
-
 std::vector<Heap*> PoolTable::heaps_of(const PoolId& id) {
   const MutexLock lock(mutex_);
   std::vector<Heap*> heaps;

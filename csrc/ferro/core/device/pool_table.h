@@ -67,8 +67,6 @@ class PoolTable {
     }
     return *slot.heap;
   }
-  // Null if there is none yet.
-  Heap* find(const PoolId& pool, const HeapKey& key) FERRO_EXCLUDES(mutex_);
 
   // Lists. In order of pools, streams and kinds.
   std::vector<Heap*> heaps_of(const PoolId& id) FERRO_EXCLUDES(mutex_);

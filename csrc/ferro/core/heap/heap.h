@@ -121,8 +121,6 @@ class Heap final : public MappingOwner {
       FERRO_EXCLUDES(mutex_);
   // Whether another stream uses some live block outside of captures.
   bool has_recorded_uses() FERRO_EXCLUDES(mutex_);
-  // No block is live or pending.
-  bool is_unused() FERRO_EXCLUDES(mutex_);
   // The bytes of live and pending blocks of one class; a recent value.
   std::int64_t active_bytes(StatClass cls) const {
     return stats_.current(&ClassStats::bytes, cls) +
@@ -138,7 +136,7 @@ class Heap final : public MappingOwner {
   std::size_t asleep_bytes() const FERRO_NO_THREAD_SAFETY_ANALYSIS {
     return tiling_.sleep().pages * page_bytes_;
   }
-  // Whether it is unused, has no pages and has no old mapping.
+  // Whether no block is live or pending, and it has no pages and no old mapping.
   bool is_empty() FERRO_EXCLUDES(mutex_);
 
   // The live block that starts at `ptr`, or that contains it, if any.

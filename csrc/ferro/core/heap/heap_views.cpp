@@ -46,11 +46,6 @@ bool Heap::has_recorded_uses() {
   return used_outside_captures_ != 0;
 }
 
-bool Heap::is_unused() {
-  const HeapLock lock(mutex_);
-  return pending_.count() == 0 && stats_.current(&ClassStats::blocks, kAll) == 0;
-}
-
 bool Heap::is_empty() {
   const HeapLock lock(mutex_);
   if (pending_.count() != 0 || stats_.current(&ClassStats::blocks, kAll) != 0 ||
@@ -138,14 +133,12 @@ HeapView Heap::view() {
   view.backed_bytes = tiling_.backed_pages() * page_bytes_;
   view.free_bytes = tiling_.free_blocks().bytes();
   view.free_blocks = tiling_.free_blocks().count();
-  view.live_blocks = static_cast<std::size_t>(stats_.current(&ClassStats::blocks, kAll));
   view.pending_bytes = static_cast<std::size_t>(stats_.current(&ClassStats::pending_bytes, kAll));
   view.retired_bytes = tiling_.scratch().retired_bytes;
   view.borrowed_bytes = tiling_.scratch().borrowed_pages * page_bytes_;
   view.asleep_bytes = tiling_.sleep().pages * page_bytes_;
   view.asleep_free_bytes = tiling_.sleep().free_bytes;
   view.largest_free = largest != nullptr ? largest->size : 0;
-  view.reserved_bytes = tiling_.reserved_bytes();
   return view;
 }
 
