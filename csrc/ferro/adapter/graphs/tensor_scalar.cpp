@@ -62,14 +62,14 @@ TensorScalar::TensorScalar(at::Tensor tensor, StreamNumber bound)
     : tensor_(std::move(tensor)),
       type_(tensor_.scalar_type()),
       bound_(bound),
-      scalar_(driver_of(tensor_.device().index()), to_device_ptr(tensor_.data_ptr()),
-              tensor_.element_size()) {}
+      driver_(driver_of(tensor_.device().index())),
+      at_(to_device_ptr(tensor_.data_ptr())) {}
 
 void TensorScalar::update(const c10::Scalar& value, StreamNumber number) {
   const std::uint64_t bits = scalar_bits(value, type_);
   run_on(number, bound_, tensor_.device().index(), [&](StreamId stream) {
     keep_for(stream);
-    scalar_.update(bits, stream);
+    driver_.write(at_, bits, c10::elementSize(type_), stream);
   });
 }
 
