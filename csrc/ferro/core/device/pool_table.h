@@ -85,10 +85,18 @@ class PoolTable {
   // Requires the climb lock. Calls `visit(Heap&)` for the heaps of the pool that may have whole
   // free pages, until it returns false. Does not iterate over heaps without free pages.
   template <typename Visit>
-  void for_each_with_free_pages(const PoolId& id, Visit visit) FERRO_EXCLUDES(mutex_);
-  // The same for heaps with pending frees, of all pools.
+  void for_each_with_free_pages(const PoolId& id, Visit visit) FERRO_EXCLUDES(mutex_) {
+    for_each_in(with_free_pages_, seen_with_free_pages_,
+                [&](Heap& heap) { return heap.pool() != id || visit(heap); });
+  }
+  // The same for all heaps with pending frees, of all pools.
   template <typename Visit>
-  void for_each_with_pending(Visit visit) FERRO_EXCLUDES(mutex_);
+  void for_each_with_pending(Visit visit) FERRO_EXCLUDES(mutex_) {
+    for_each_in(with_pending_, seen_with_pending_, [&](Heap& heap) {
+      visit(heap);
+      return true;
+    });
+  }
 
   // Require the climb lock. Destroy unused heaps of pools not held, and a pool with its last heap.
   void drop_if_unused(const PoolId& id) FERRO_EXCLUDES(mutex_);
@@ -140,9 +148,11 @@ class PoolTable {
   bool try_drop(std::map<PoolId, Pool>::iterator pool) FERRO_REQUIRES(mutex_);
   void forget_heap(Heap* heap) FERRO_REQUIRES(mutex_);
   void note_flags(const PoolId& id, const Pool& pool) FERRO_REQUIRES(mutex_);
-  template <typename Function>
-  std::vector<Heap*> collect(Function accepts) FERRO_EXCLUDES(mutex_);
+  static void append(std::vector<Heap*>& heaps, const Pool& pool);
   static HeapList::Links& links_of(Heap* heap) { return heap->links(); }
+  // `visit` returns whether it goes on. `seen`: the list, as climbs have seen it.
+  template <typename Visit>
+  void for_each_in(HeapList& list, std::vector<Heap*>& seen, Visit visit) FERRO_EXCLUDES(mutex_);
 
   const std::uint64_t serial_;
   std::unique_ptr<HeapContext> context_;
@@ -185,33 +195,16 @@ class ScopedPoolHold {
 };
 
 template <typename Visit>
-void PoolTable::for_each_with_free_pages(const PoolId& id, Visit visit) {
-  with_free_pages_.take_new(seen_with_free_pages_, links_of);
-  for (std::size_t i = 0; i < seen_with_free_pages_.size();) {
-    Heap* heap = seen_with_free_pages_[i];
-    if (heap->leave_list_of_free_pages()) {
-      seen_with_free_pages_[i] = seen_with_free_pages_.back();
-      seen_with_free_pages_.pop_back();
-      continue;
-    }
-    if (heap->pool() == id && !visit(*heap)) {
-      return;
-    }
-    ++i;
-  }
-}
-
-template <typename Visit>
-void PoolTable::for_each_with_pending(Visit visit) {
-  with_pending_.take_new(seen_with_pending_, links_of);
-  for (std::size_t i = 0; i < seen_with_pending_.size();) {
-    Heap* heap = seen_with_pending_[i];
-    visit(*heap);
-    if (heap->leave_list_of_pending()) {
-      seen_with_pending_[i] = seen_with_pending_.back();
-      seen_with_pending_.pop_back();
-    } else {
+void PoolTable::for_each_in(HeapList& list, std::vector<Heap*>& seen, Visit visit) {
+  list.take_new(seen, links_of);
+  for (std::size_t i = 0; i < seen.size();) {
+    if (seen[i]->leave(list)) {
+      seen[i] = seen.back();
+      seen.pop_back();
+    } else if (visit(*seen[i])) {
       ++i;
+    } else {
+      return;
     }
   }
 }

@@ -155,9 +155,8 @@ class Heap final : public MappingOwner {
   void check_invariants() FERRO_EXCLUDES(mutex_);
 
   HeapList::Links& links() { return links_; }
-  // Leaves the list if its condition does not hold any more. True: it has left.
-  bool leave_list_of_pending() FERRO_EXCLUDES(mutex_);
-  bool leave_list_of_free_pages() FERRO_EXCLUDES(mutex_);
+  // Leaves a list of the context if its condition does not hold any more. True: it has left.
+  bool leave(const HeapList& list) FERRO_EXCLUDES(mutex_);
 
   // Hit path. kNull: no free block fits without a step of the ladder.
   DevicePtr allocate_hit(std::size_t size, std::size_t requested, const CallContext& context)

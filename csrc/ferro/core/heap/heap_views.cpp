@@ -22,23 +22,16 @@ bool Heap::has_pending() {
   return pending_.count() != 0;
 }
 
-bool Heap::leave_list_of_pending() {
-  const HeapLock lock(mutex_);
-  if (pending_.count() != 0) {
-    return false;
-  }
-  context_.with_pending.drop(links_);
-  return true;
-}
-
-bool Heap::leave_list_of_free_pages() {
+bool Heap::leave(const HeapList& list) {
   const HeapLock lock(mutex_);
   const Block* largest = tiling_.free_blocks().largest();
-  if (largest != nullptr && largest->size >= page_bytes_) {
-    return false;
+  const bool stays = &list == &context_.with_pending
+                         ? pending_.count() != 0
+                         : largest != nullptr && largest->size >= page_bytes_;
+  if (!stays) {
+    list.drop(links_);
   }
-  context_.with_free_pages.drop(links_);
-  return true;
+  return !stays;
 }
 
 bool Heap::has_recorded_uses() {
