@@ -375,9 +375,9 @@ class Heap final : public MappingOwner {
     return mark_live(block, request.requested, request.context);
   }
   bool collect_locked() FERRO_REQUIRES(mutex_);
-  // For waits without the lock: frees blocks that need no wait, and returns the event to wait for
-  // next, if any. `*progress`: some block was freed.
-  std::optional<EventId> next_event(bool* progress) FERRO_REQUIRES(mutex_);
+  // Frees blocks that need no wait. If there are none, the host waits for the next event, if any.
+  // False: neither.
+  bool wait_for_next() FERRO_EXCLUDES(mutex_);
   template <typename Step>
   bool complete_ready(Step step) FERRO_REQUIRES(mutex_);
   void list_free_pages() FERRO_REQUIRES(mutex_);
