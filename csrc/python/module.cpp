@@ -259,7 +259,8 @@ py::dict device_view(int device) {
   cache["late_hits"] = view.late_hits;
   cache["misses"] = view.misses;
   numbers["cache_stats"] = cache;
-  numbers["slowest_miss_ms"] = static_cast<double>(core.report().slowest_nanoseconds()) / 1e6;
+  numbers["slowest_miss_ms"] =
+      static_cast<double>(core.report().counters().slowest_nanoseconds) / 1e6;
   return numbers;
 }
 

@@ -126,11 +126,6 @@ DeviceCounters DeviceReport::counters() {
   return counters;
 }
 
-std::uint64_t DeviceReport::slowest_nanoseconds() {
-  const RecursiveMutexLock lock(climb_mutex_);
-  return parts_.counters.slowest_nanoseconds;
-}
-
 void DeviceReport::reset_slowest() {
   const RecursiveMutexLock lock(climb_mutex_);
   parts_.counters.slowest_nanoseconds = 0;

@@ -53,8 +53,7 @@ class DeviceReport {
   std::size_t bytes_from_driver(StreamId stream, const Request& request)
       FERRO_EXCLUDES(climb_mutex_);
   DeviceCounters counters() FERRO_EXCLUDES(climb_mutex_);
-  // Host time of the slowest climb, after it has the lock, since `reset_slowest` or `reset_peaks`.
-  std::uint64_t slowest_nanoseconds() FERRO_EXCLUDES(climb_mutex_);
+  // `reset_peaks` for the host time of the slowest climb alone.
   void reset_slowest() FERRO_EXCLUDES(climb_mutex_);
   // Bytes of pages held.
   std::size_t held_bytes() const { return parts_.held_bytes(); }
