@@ -252,7 +252,9 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // which stays in the capture if the pool is refused.
   void check_capture(c10::DeviceIndex device, const PoolId& pool) const;
   // Bytes that the previous allocator holds, which do not sleep.
-  std::size_t held_by_previous(c10::DeviceIndex device) const;
+  std::size_t held_by_previous(c10::DeviceIndex device) const {
+    return previous_.reserved_bytes(device);
+  }
   // Frees what `allocate` handed out; the one deleter of all DataPtrs.
   void free(void* ptr);
 
