@@ -14,7 +14,6 @@ namespace ferro {
 namespace {
 
 using NativeStats = c10::CachingDeviceAllocator::DeviceStats;
-constexpr auto kAggregate = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
 
 // Shortens a name and puts it on one line.
 std::string shown(const std::string& given) {
