@@ -94,23 +94,16 @@ class BlockTiling {
   // `spare` pages more. O(log blocks).
   std::vector<Block*> growth_candidates(std::size_t request, std::size_t spare) const;
 
-  // Calls `visit(Block*, const PageRun&)` for the whole free pages of each free block, large blocks
+  // Handles. Calls `visit(const Hole&)` for the whole free handles of each free block, large blocks
   // first, until it returns false.
   template <typename Visit>
-  void for_each_free_run(Visit visit) const {
+  void for_each_hole(Visit visit) const {
     free_.descend([&](Block* block) {
       if (block->size < page_bytes_) {
         return false;
       }
       const auto run = whole_pages_inside(block->ptr, block->size, page_bytes_);
-      return !run || visit(block, *run);
-    });
-  }
-  // Handles. Calls `visit(const Hole&)` for the whole free handles of each free block, likewise.
-  template <typename Visit>
-  void for_each_hole(Visit visit) const {
-    for_each_free_run([&](Block* block, const PageRun& run) {
-      const PageRun handles = whole_handles_inside(*block->span, run);
+      const PageRun handles = run ? whole_handles_inside(*block->span, *run) : PageRun{};
       return handles.bytes == 0 || visit(Hole{block, handles});
     });
   }
