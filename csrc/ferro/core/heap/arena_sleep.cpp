@@ -116,16 +116,16 @@ std::vector<Heap::Asleep> Heap::fall_asleep(const SleepFilter& which,
   return asleep;
 }
 
-std::vector<PageRun> Heap::sleeping(const SleepFilter& which) {
+std::vector<Heap::Asleep> Heap::sleeping(const SleepFilter& which) {
   const bool has_scratch = keeps_pages() && which.has_scratch(pool_);
   const HeapLock lock(mutex_);
-  std::vector<PageRun> found;
+  std::vector<Asleep> found;
   for (const auto& [begin, retired] : asleep_) {
     const Span& span = *tiling_.span_around(begin);
     const DevicePtr end = tiling_.handle_end(span, begin);
     const Use use = use_of_handle(span.block_around(begin), begin, end, which);
     if (use.any_wanted || (!use.any_other && has_scratch)) {
-      found.push_back({begin, distance(begin, end)});
+      found.push_back({begin, {kNoPage, distance(begin, end) / page_bytes_}});
     }
   }
   return found;

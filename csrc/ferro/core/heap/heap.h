@@ -321,21 +321,22 @@ class Heap final : public MappingOwner {
 
   // Sleep (arena_sleep.cpp; device/sleeper.h). The caller holds the climb lock.
 
-  // A handle that has just fallen asleep and is still mapped, with the parts of it that are in use.
+  // The addresses of a handle that sleeps, with the handle behind them, or kNoPage, and the parts
+  // that are in use, whose contents are kept.
   struct Asleep {
     DevicePtr begin{};
     HandleRange range;
-    std::vector<PageRun> used;
+    std::vector<PageRun> used = {};
   };
   // Puts to sleep each own handle that has memory of `which` in use and no other, or none in use
   // while graphs replay on it and `which` has its pool. Handles in `shared` are behind other
   // addresses too, and stay. Adds what stays to `staying`. No request gets memory of these handles
-  // any more, and no free returns it, until they wake.
+  // any more, and no free returns it, until they wake. They are still mapped.
   std::vector<Asleep> fall_asleep(const SleepFilter& which, const std::set<PageHandle>& shared,
                                   StayingBytes& staying) FERRO_EXCLUDES(mutex_);
   // The handles that are asleep and have memory of `which` in use, or none in use while graphs
   // replay on them and `which` has the pool; in order of address.
-  std::vector<PageRun> sleeping(const SleepFilter& which) FERRO_EXCLUDES(mutex_);
+  std::vector<Asleep> sleeping(const SleepFilter& which) FERRO_EXCLUDES(mutex_);
   // Handles that are asleep and have no memory in use need none any more if no graph of the pool
   // exists: their addresses become gaps. Returns the first address of each.
   std::vector<DevicePtr> forget_asleep() FERRO_EXCLUDES(mutex_);
@@ -528,7 +529,6 @@ class Heap final : public MappingOwner {
     DevicePtr begin;
     ExportedUnit unit;
   };
-  Unit unit_around(const Span& span, DevicePtr ptr) const FERRO_REQUIRES(mutex_);
   // The handles behind a range, in order of address; empty if no handle is behind some page of it.
   // The first and the last may reach beyond it.
   std::vector<Unit> units_of(const Span& span, DevicePtr begin, std::size_t bytes)
