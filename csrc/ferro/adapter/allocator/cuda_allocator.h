@@ -413,7 +413,6 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   std::atomic<bool> previous_grows_{false};  // on some device that has pages
   Mutex announce_mutex_;
   AddressIndex addresses_;
-  RejectionObservers rejection_observers_;
   FailureLog failures_;
   HostPools host_pools_;
   WatchedBlocks watched_blocks_;
@@ -433,6 +432,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   HistorySettings history_settings_ FERRO_GUARDED_BY(init_mutex_);
   std::vector<History::Tracker> trackers_ FERRO_GUARDED_BY(init_mutex_);
   std::vector<History::FailureObserver> failure_observers_ FERRO_GUARDED_BY(init_mutex_);
+  std::vector<OomRejectionObserver> rejection_observers_ FERRO_GUARDED_BY(init_mutex_);
   std::atomic<bool> history_enabled_{false};
   std::atomic<bool> observed_{false};  // by a history, a tracker, watched blocks or tags' limits
   std::atomic<bool> has_tags_{false};  // some thread has set one

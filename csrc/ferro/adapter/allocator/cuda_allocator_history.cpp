@@ -238,7 +238,7 @@ void CudaAllocator::attachOomRejectionObserver(OomRejectionObserver observer) {
   if (previous_.is_in_use()) {
     attach_rejection_observer(previous_.allocator(), observer);
   }
-  rejection_observers_.add(std::move(observer));
+  rejection_observers_.push_back(std::move(observer));
 }
 
 // The last step of every allocation.

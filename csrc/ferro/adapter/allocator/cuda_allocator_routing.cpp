@@ -285,7 +285,7 @@ void CudaAllocator::start_previous() {
   for (const History::FailureObserver& observer : failure_observers_) {
     previous_.attach_observer(observer);
   }
-  for (const OomRejectionObserver& observer : rejection_observers_.all()) {
+  for (const OomRejectionObserver& observer : rejection_observers_) {
     attach_rejection_observer(previous_.allocator(), observer);
   }
   for (const History::Tracker& tracker : trackers_) {
