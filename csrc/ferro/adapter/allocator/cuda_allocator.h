@@ -22,6 +22,7 @@
 #include "ferro/adapter/allocator/known_streams.h"
 #include "ferro/adapter/allocator/rejections.h"
 #include "ferro/adapter/allocator/settings.h"
+#include "ferro/adapter/allocator/status_text.h"
 #include "ferro/adapter/fallback/previous_allocator.h"
 #include "ferro/adapter/fallback/uncached_allocations.h"
 #include "ferro/adapter/history/history.h"
@@ -50,10 +51,6 @@
 #include <vector>
 
 namespace ferro {
-
-class CudaAllocator;
-// Documented in status_text.h.
-std::string status_text(CudaAllocator& allocator);
 
 class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
  public:

@@ -1,6 +1,7 @@
 #include "ferro/adapter/allocator/status_text.h"
 
 #include "ferro/adapter/allocator/capture_pools.h"
+#include "ferro/adapter/allocator/cuda_allocator.h"
 #include "ferro/adapter/torch/convert.h"
 
 #include <algorithm>
