@@ -363,7 +363,6 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // Whether the tensors that PyTorch itself computes with are among what the tags name.
   enum class IfOfPyTorch : std::uint8_t { kUnwanted, kWanted };
   static SleepFilter filter_of(const Tags* tags, IfOfPyTorch own);
-  bool has_trackers() FERRO_EXCLUDES(init_mutex_);
   void choose_observed() FERRO_REQUIRES(init_mutex_);
   // For snapshots: an annotation {"graph_pool": name, "segment_pool_id": "(1, 2)"} for each private
   // pool that has a name.
