@@ -412,7 +412,6 @@ class Heap final : public MappingOwner {
   struct SetAside {
     std::vector<Hole> holes;  // `block` is the run
     std::vector<HandleRange> handles;
-    std::size_t pages = 0;  // of the handles
     Epoch freed = kUnused;  // the latest of the blocks
   };
   // A gap in transit that will get pages.
@@ -420,14 +419,7 @@ class Heap final : public MappingOwner {
     Block* gap = nullptr;
     GrowthPlan plan;
     SetAside own;
-    std::size_t own_pages = 0;  // of `own`, which is emptied
     Epoch behind = kUnused;  // the stream must be behind it, to use `own` and the gap's neighbours
-    bool hands_out = false;  // serve the request from there
-    DevicePtr taken = kNull;
-  };
-  struct FreeRange {
-    DevicePtr begin = kNull;
-    std::size_t bytes = 0;
   };
 
   // Growing (arena_growth.cpp).
@@ -439,12 +431,14 @@ class Heap final : public MappingOwner {
       FERRO_REQUIRES(mutex_);
   Epoch usable_until(const Request& request) FERRO_REQUIRES(mutex_);
   static Epoch neighbours_freed(const Block& gap);
-  static FreeRange usable_around(const Block& block, Epoch until);
+  static PageRun usable_around(const Block& block, Epoch until);
   std::optional<GrowthPlan> plan(const Request& request, std::size_t spare, Epoch until,
                                  std::vector<Block*>& gaps) FERRO_REQUIRES(mutex_);
   std::vector<Hole> movable(std::size_t wanted, const Block* gap, Epoch until)
       FERRO_REQUIRES(mutex_);
-  GrowResult fill(Growth& growth, const Request& request, GrowFrom from) FERRO_EXCLUDES(mutex_);
+  // `*served`: the block that serves the request, if it still fits. Null: none is handed out.
+  GrowResult fill(Growth& growth, const Request& request, GrowFrom from, DevicePtr* served)
+      FERRO_EXCLUDES(mutex_);
   TakeResult take_missing(const Request& request, std::size_t missing, GrowFrom from,
                           std::vector<StoredHandle>& out) FERRO_EXCLUDES(mutex_);
   // Memory that is expected to survive its capture gets own pages.
