@@ -285,7 +285,7 @@ std::vector<Operation> operations() {
                 [](DeviceMemory& memory) { return memory.stats().read()[kBytes][kAll].current; }),
       statistic("reserved",
                 [](DeviceMemory& memory) { return memory.report().reserved()[kAll].current; }),
-      statistic("view", [](DeviceMemory& memory) { return memory.report().view().live_blocks; }),
+      statistic("view", [](DeviceMemory& memory) { return memory.report().view().free_blocks; }),
       statistic("largest_free_block",
                 [](DeviceMemory& memory) { return memory.report().largest_free_block(); }),
       statistic("counters",

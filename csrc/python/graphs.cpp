@@ -5,7 +5,6 @@
 #include "ferro/adapter/graphs/tensor_scalar.h"
 #include "ferro/adapter/graphs/torch_graph.h"
 #include "ferro/adapter/torch/driver_refusals.h"
-#include "ferro/graph/capture_status.h"
 
 #include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
@@ -154,10 +153,8 @@ std::pair<std::size_t, std::size_t> scratch_bytes_if_joined(const std::vector<Ha
 
 // ---- captures and graphs
 
-int status_of(c10::DeviceIndex device, StreamNumber stream) {
-  return with_torch_errors([&] {
-    return static_cast<int>(capture_status(driver_of(device), stream_of(stream, device)));
-  });
+int status_number(c10::DeviceIndex device, StreamNumber stream) {
+  return static_cast<int>(status_of(stream_of(stream, device), device));
 }
 
 // `graph` is a torch.cuda.CUDAGraph.
@@ -239,7 +236,7 @@ void bind_pools(py::module_& module) {
 }
 
 void bind_captured_graphs(py::module_& module) {
-  module.def("capture_status", wrap_pybind_function(&status_of), py::arg("device"),
+  module.def("capture_status", wrap_pybind_function(&status_number), py::arg("device"),
              py::arg("stream"));
   module.def("check_capture", wrap_pybind_function_no_gil(&check_capture), py::arg("device"),
              py::arg("pool"));

@@ -2,6 +2,7 @@
 #include "ferro/adapter/allocator/device_view.h"
 #include "ferro/adapter/history/tags.h"
 #include "ferro/adapter/switching/install.h"
+#include "ferro/adapter/torch/convert.h"
 #include "ferro/adapter/torch/driver_refusals.h"
 #include "ferro/adapter/torch/interpreter_lock.h"
 #include "ferro/adapter/torch/torch_compat.h"
@@ -133,9 +134,8 @@ py::dict device_report(int device) {
   report["tags"] = tags;
   // Of both allocators.
   const auto stats = allocator.getDeviceStats(index);
-  constexpr auto kAggregate = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-  const c10::CachingAllocator::Stat& allocated = stats.allocated_bytes[kAggregate];
-  const c10::CachingAllocator::Stat& reserved = stats.reserved_bytes[kAggregate];
+  const c10::CachingAllocator::Stat& allocated = stats.allocated_bytes[ferro::kAggregate];
+  const c10::CachingAllocator::Stat& reserved = stats.reserved_bytes[ferro::kAggregate];
   report["allocated_bytes"] = allocated.current;
   report["peak_allocated_bytes"] = allocated.peak;
   report["reserved_bytes"] = reserved.current;
@@ -243,14 +243,13 @@ py::dict device_view(int device) {
   const ferro::DeviceView view = core.report().view();
   const auto stats =
       ferro::installed_allocator()->statistics(static_cast<c10::DeviceIndex>(device));
-  constexpr auto kAggregate = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   py::dict numbers;
   // These are of both allocators, the other numbers ours.
-  numbers["memory_allocated"] = stats.allocated_bytes[kAggregate].current;
-  numbers["max_memory_allocated"] = stats.allocated_bytes[kAggregate].peak;
-  numbers["memory_reserved"] = stats.reserved_bytes[kAggregate].current;
-  numbers["requested_bytes"] = stats.requested_bytes[kAggregate].current;
-  numbers["blocks"] = stats.allocation[kAggregate].current;
+  numbers["memory_allocated"] = stats.allocated_bytes[ferro::kAggregate].current;
+  numbers["max_memory_allocated"] = stats.allocated_bytes[ferro::kAggregate].peak;
+  numbers["memory_reserved"] = stats.reserved_bytes[ferro::kAggregate].current;
+  numbers["requested_bytes"] = stats.requested_bytes[ferro::kAggregate].current;
+  numbers["blocks"] = stats.allocation[ferro::kAggregate].current;
   numbers["cached_bytes"] =
       view.free_bytes + core.store().counts().idle * core.store().page_bytes();
   numbers["free_blocks"] = view.free_blocks;
@@ -259,7 +258,8 @@ py::dict device_view(int device) {
   cache["late_hits"] = view.late_hits;
   cache["misses"] = view.misses;
   numbers["cache_stats"] = cache;
-  numbers["slowest_miss_ms"] = static_cast<double>(core.report().slowest_nanoseconds()) / 1e6;
+  numbers["slowest_miss_ms"] =
+      static_cast<double>(core.report().counters().slowest_nanoseconds) / 1e6;
   return numbers;
 }
 

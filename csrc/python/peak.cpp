@@ -179,7 +179,7 @@ std::shared_ptr<c10::GatheredContext> gather() {
   if (all.max_entries > 1) {
     complete_frames(*context);
   }
-  if (!all.in_callback && all.when_grown && PeakRecorder::get().take_growth()) {
+  if (!all.in_callback && all.when_grown && PeakRecorder::take_growth()) {
     all.in_callback = true;
     try {
       all.when_grown();
@@ -192,7 +192,7 @@ std::shared_ptr<c10::GatheredContext> gather() {
 }
 
 // Called again after another allocator is installed.
-void follow() { PeakRecorder::get().start(gather, in_backward, program().max_entries); }
+void follow() { PeakRecorder::start(gather, in_backward, program().max_entries); }
 
 void start(std::vector<std::string> skipped, py::function when_grown, std::size_t max_entries) {
   Program& all = program();
@@ -204,7 +204,7 @@ void start(std::vector<std::string> skipped, py::function when_grown, std::size_
 }
 
 void stop() {
-  PeakRecorder::get().stop();
+  PeakRecorder::stop();
   program().when_grown = py::function();
   program().main = nullptr;
 }
@@ -222,7 +222,7 @@ const std::vector<std::pair<const char*, BlockKind>>& kinds() {
 void declare(int device, const std::vector<std::size_t>& addresses, const std::string& kind) {
   for (const auto& [name, value] : kinds()) {
     if (kind == name) {
-      PeakRecorder::get().declare(static_cast<c10::DeviceIndex>(device), addresses, value);
+      PeakRecorder::declare(static_cast<c10::DeviceIndex>(device), addresses, value);
       return;
     }
   }
@@ -231,8 +231,7 @@ void declare(int device, const std::vector<std::size_t>& addresses, const std::s
 
 py::list sums(int device, bool at_peak) {
   py::list found;
-  for (const BlockSum& sum :
-       PeakRecorder::get().sums(static_cast<c10::DeviceIndex>(device), at_peak)) {
+  for (const BlockSum& sum : PeakRecorder::sums(static_cast<c10::DeviceIndex>(device), at_peak)) {
     const auto& [file, line, function, node] = program().lines.at(sum.line);
     found.append(py::make_tuple(kinds().at(static_cast<std::size_t>(sum.kind)).first, file, line,
                                 function, node, sum.bytes, sum.count,
@@ -245,8 +244,7 @@ py::list sums(int device, bool at_peak) {
 py::tuple kinds_by_address(int device) {
   std::string addresses;
   std::string found;
-  for (const auto& [address, kind] :
-       PeakRecorder::get().kinds(static_cast<c10::DeviceIndex>(device))) {
+  for (const auto& [address, kind] : PeakRecorder::kinds(static_cast<c10::DeviceIndex>(device))) {
     addresses.append(reinterpret_cast<const char*>(&address), sizeof address);
     found.push_back(static_cast<char>(kind));
   }
@@ -260,20 +258,16 @@ void bind_peak(py::module_& module) {
              py::arg("max_entries"));
   module.def("peak_follow", &follow);
   module.def("peak_stop", &stop);
-  module.def("peak_begin_phase", [] { PeakRecorder::get().begin_phase(); });
+  module.def("peak_begin_phase", &PeakRecorder::begin_phase);
   module.def("peak_declare", &declare, py::arg("device"), py::arg("addresses"), py::arg("kind"));
-  module.def("peak_declare_libraries", [] { PeakRecorder::get().declare_libraries(); });
+  module.def("peak_declare_libraries", &PeakRecorder::declare_libraries);
   module.def(
       "peak_bytes",
-      [](int device) {
-        return PeakRecorder::get().peak_bytes(static_cast<c10::DeviceIndex>(device));
-      },
+      [](int device) { return PeakRecorder::peak_bytes(static_cast<c10::DeviceIndex>(device)); },
       py::arg("device"));
   module.def(
       "peak_live_bytes",
-      [](int device) {
-        return PeakRecorder::get().live_bytes(static_cast<c10::DeviceIndex>(device));
-      },
+      [](int device) { return PeakRecorder::live_bytes(static_cast<c10::DeviceIndex>(device)); },
       py::arg("device"));
   module.def("peak_kinds", &kinds_by_address, py::arg("device"));
   module.def("peak_kind_names", [] {

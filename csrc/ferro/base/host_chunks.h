@@ -11,7 +11,9 @@
 #include "ferro/base/bytes.h"
 
 #include <cstddef>
+#include <new>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 namespace ferro {
@@ -28,10 +30,23 @@ class HostChunks {
 
   // Adds a chunk of kSmall or kHuge bytes, aligned to a cache line. Throws std::bad_alloc.
   std::span<std::byte> add();
+  // Makes an object in the last chunk, or in a new one. All objects here are of one type; their
+  // destructors are not called. Throws std::bad_alloc.
+  template <typename T>
+  T* make() {
+    static_assert(std::is_trivially_destructible_v<T>);
+    if (unused_.size() < sizeof(T)) {
+      unused_ = add();
+    }
+    T* const made = ::new (unused_.data()) T{};
+    unused_ = unused_.subspan(sizeof(T));
+    return made;
+  }
   std::size_t bytes() const { return bytes_; }
 
  private:
   std::vector<std::span<std::byte>> chunks_;
+  std::span<std::byte> unused_;  // the end of the last one
   std::size_t bytes_ = 0;
 };
 

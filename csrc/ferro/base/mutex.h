@@ -24,27 +24,21 @@
 
 namespace ferro {
 
+template <typename M>
+class FERRO_CAPABILITY("mutex") AnnotatedMutex {
+ public:
+  void lock() FERRO_ACQUIRE() { mutex_.lock(); }
+  void unlock() FERRO_RELEASE() { mutex_.unlock(); }
+  bool try_lock() FERRO_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
+
+ private:
+  M mutex_;
+};
+
 // For slow paths: blocks in the kernel when contended.
-class FERRO_CAPABILITY("mutex") Mutex {
- public:
-  void lock() FERRO_ACQUIRE() { mutex_.lock(); }
-  void unlock() FERRO_RELEASE() { mutex_.unlock(); }
-  bool try_lock() FERRO_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
-
- private:
-  std::mutex mutex_;
-};
-
+using Mutex = AnnotatedMutex<std::mutex>;
 // For slow paths whose callbacks may take the lock again on the same thread.
-class FERRO_CAPABILITY("mutex") RecursiveMutex {
- public:
-  void lock() FERRO_ACQUIRE() { mutex_.lock(); }
-  void unlock() FERRO_RELEASE() { mutex_.unlock(); }
-  bool try_lock() FERRO_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
-
- private:
-  std::recursive_mutex mutex_;
-};
+using RecursiveMutex = AnnotatedMutex<std::recursive_mutex>;
 
 // Waits for a spin lock: spins a bounded number of times, then yields each time, because the holder
 // may be on a slow path that calls the driver.

@@ -15,14 +15,12 @@
 #define FERRO_CUDA_API(X)                                                      \
   /* library, devices, contexts */                                             \
   X(init, cuInit)                                                              \
-  X(driver_get_version, cuDriverGetVersion)                                    \
   X(get_error_name, cuGetErrorName)                                            \
   X(device_get_count, cuDeviceGetCount)                                        \
   X(device_get, cuDeviceGet)                                                   \
   X(device_get_attribute, cuDeviceGetAttribute)                                \
   X(device_total_mem, cuDeviceTotalMem_v2)                                     \
   X(primary_ctx_retain, cuDevicePrimaryCtxRetain)                              \
-  X(primary_ctx_get_state, cuDevicePrimaryCtxGetState)                         \
   X(ctx_get_current, cuCtxGetCurrent)                                          \
   X(ctx_set_current, cuCtxSetCurrent)                                          \
   /* memory */                                                                 \

@@ -146,7 +146,7 @@ bool Driver::unreserve(DevicePtr base, std::size_t bytes) noexcept {
   }
 }
 
-bool Driver::has_attribute(CUdevice_attribute attribute) {
+bool Driver::has_attribute(CUdevice_attribute attribute) const {
   int supported = 0;
   const CUresult result = api_.device_get_attribute(&supported, attribute, device_);
   // Older drivers do not know newer attributes.
@@ -310,13 +310,7 @@ PageHandle Driver::import_page(ForeignKind kind, const void* shared) {
 
 bool Driver::has_virtual_memory() const {
   expect(api_.init(0), "cuInit");
-  CUdevice device = 0;
-  expect(api_.device_get(&device, device_), "cuDeviceGet");
-  int supported = 0;
-  expect(api_.device_get_attribute(&supported,
-                                   CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device),
-         "cuDeviceGetAttribute");
-  return supported != 0;
+  return has_attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
 }
 
 bool Driver::unmap(DevicePtr at, std::size_t bytes) noexcept {

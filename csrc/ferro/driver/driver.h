@@ -169,7 +169,7 @@ class Driver {
   // fabric handles even without a channel to a fabric. They are not tried then, because
   // compute-sanitizer would report the failure.
   unsigned handle_traits();
-  bool has_attribute(CUdevice_attribute attribute);
+  bool has_attribute(CUdevice_attribute attribute) const;
   CUresult create_handle(PageHandle* out, std::size_t bytes, unsigned traits);
   // Creates the first handle with as many of the promised traits as work, and settles the traits: a
   // container may forbid descriptors, and a channel to a fabric may fail.

@@ -14,16 +14,13 @@ namespace ferro {
 // driver's error number; 0 if no call failed but the device's properties are unsuitable.
 class DriverError : public std::runtime_error {
  public:
-  DriverError(std::string call, std::string error_name, int code, std::size_t bytes, int device)
+  DriverError(const std::string& call, const std::string& error_name, int code, std::size_t bytes,
+              int device)
       : std::runtime_error("ferro_alloc: " + call + " failed with " + error_name +
                            (bytes != 0 ? " for " + std::to_string(bytes) + " bytes" : "") +
                            " on device " + std::to_string(device)),
-        call_(std::move(call)),
-        error_name_(std::move(error_name)),
         code_(code) {}
 
-  const std::string& call() const { return call_; }
-  const std::string& error_name() const { return error_name_; }
   int code() const { return code_; }
   // Whether the error ended the context of the call: all its work is over, and every later call
   // there fails in the same way.
@@ -34,8 +31,6 @@ class DriverError : public std::runtime_error {
   }
 
  private:
-  std::string call_;
-  std::string error_name_;
   int code_;
 };
 

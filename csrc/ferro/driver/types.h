@@ -5,7 +5,6 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 namespace ferro {
@@ -69,10 +68,3 @@ struct CaptureFrontier {
 };
 
 }  // namespace ferro
-
-template <>
-struct std::hash<ferro::StreamId> {
-  std::size_t operator()(ferro::StreamId stream) const noexcept {
-    return std::hash<std::uint64_t>{}(static_cast<std::uint64_t>(stream));
-  }
-};

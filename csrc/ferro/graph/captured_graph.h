@@ -1,8 +1,8 @@
-// A graph that was captured: launched on any stream, and counted.
+// Whether a stream captures, and a graph that was captured: launched on any stream, and counted.
 #pragma once
 
 #include "ferro/base/mutex.h"
-#include "ferro/driver/types.h"
+#include "ferro/driver/driver.h"
 #include "ferro/graph/capture_pool.h"
 
 #include <atomic>
@@ -11,6 +11,10 @@
 #include <memory>
 
 namespace ferro {
+
+// Also of the legacy default stream while others capture, which the driver refuses to tell: it
+// takes part in no capture. Throws DriverError.
+CaptureStatus capture_status(Driver& driver, StreamId stream);
 
 // What a device runs: that of a framework, which may do more than launch it. Both calls throw when
 // they are refused.

@@ -214,10 +214,8 @@ void GraphMemory::learn_capture(GraphPool& pool) {
     pool.written.add(each.ptr, each.bytes);
   }
   std::set<DevicePtr> live;
-  for (Heap* heap : parts_.pools.heaps_of(pool.id)) {
-    for (const BlockView& block : live_blocks_of(*heap)) {
-      live.insert(block.ptr);
-    }
+  for (const BlockView& block : device_.report().live_blocks(pool.id)) {
+    live.insert(block.ptr);
   }
   pool.lifetimes.learn(pool.given, [&](DevicePtr ptr) { return live.contains(ptr); });
 }

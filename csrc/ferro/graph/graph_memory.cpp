@@ -52,10 +52,8 @@ void GraphMemory::update_tracked(GraphPool& pool) {
 
 AddressRanges GraphMemory::live_ranges_of(const PoolId& id) {
   AddressRanges live;
-  for (Heap* heap : parts_.pools.heaps_of(id)) {
-    for (const BlockView& block : live_blocks_of(*heap)) {
-      live.add(block.ptr, block.size);
-    }
+  for (const BlockView& block : device_.report().live_blocks(id)) {
+    live.add(block.ptr, block.size);
   }
   return live;
 }

@@ -36,7 +36,6 @@ class WatchedBlock {
   bool is_freed() const { return freed_.load(std::memory_order_acquire); }
   // Its number among all frees of watched blocks, from 1. It is freed.
   std::uint64_t free_number() const { return free_number_; }
-  bool holds(DevicePtr ptr) const { return block_.ptr <= ptr && ptr < block_.ptr + block_.size; }
 
  private:
   friend class WatchedBlocks;

@@ -259,7 +259,8 @@ void* CudaAllocator::allocate_beyond_hit(Device& owner, c10::DeviceIndex index,
       allocate_unannounced(owner, index, kDefaultPool, wanted.handle, request);
   const bool large = is_large(request.size);
   if (wanted.arenas[large] == nullptr && stream.key == wanted.key) {
-    stream.arenas[large] = &owner.core.arena_of_default_pool(wanted.handle, request);
+    stream.arenas[large] =
+        &owner.core.pools().arena(kDefaultPool, wanted.handle, heap_kind(request.size));
   }
   return to_void_ptr(result.ptr);
 }

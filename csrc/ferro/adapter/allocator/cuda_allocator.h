@@ -22,6 +22,7 @@
 #include "ferro/adapter/allocator/known_streams.h"
 #include "ferro/adapter/allocator/rejections.h"
 #include "ferro/adapter/allocator/settings.h"
+#include "ferro/adapter/allocator/status_text.h"
 #include "ferro/adapter/fallback/previous_allocator.h"
 #include "ferro/adapter/fallback/uncached_allocations.h"
 #include "ferro/adapter/history/history.h"
@@ -50,10 +51,6 @@
 #include <vector>
 
 namespace ferro {
-
-class CudaAllocator;
-// Documented in status_text.h.
-std::string status_text(CudaAllocator& allocator);
 
 class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
  public:
@@ -252,7 +249,9 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // which stays in the capture if the pool is refused.
   void check_capture(c10::DeviceIndex device, const PoolId& pool) const;
   // Bytes that the previous allocator holds, which do not sleep.
-  std::size_t held_by_previous(c10::DeviceIndex device) const;
+  std::size_t held_by_previous(c10::DeviceIndex device) const {
+    return previous_.reserved_bytes(device);
+  }
   // Frees what `allocate` handed out; the one deleter of all DataPtrs.
   void free(void* ptr);
 
@@ -364,7 +363,6 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // Whether the tensors that PyTorch itself computes with are among what the tags name.
   enum class IfOfPyTorch : std::uint8_t { kUnwanted, kWanted };
   static SleepFilter filter_of(const Tags* tags, IfOfPyTorch own);
-  bool has_trackers() FERRO_EXCLUDES(init_mutex_);
   void choose_observed() FERRO_REQUIRES(init_mutex_);
   // For snapshots: an annotation {"graph_pool": name, "segment_pool_id": "(1, 2)"} for each private
   // pool that has a name.
@@ -411,7 +409,6 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   std::atomic<bool> previous_grows_{false};  // on some device that has pages
   Mutex announce_mutex_;
   AddressIndex addresses_;
-  RejectionObservers rejection_observers_;
   FailureLog failures_;
   HostPools host_pools_;
   WatchedBlocks watched_blocks_;
@@ -431,6 +428,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   HistorySettings history_settings_ FERRO_GUARDED_BY(init_mutex_);
   std::vector<History::Tracker> trackers_ FERRO_GUARDED_BY(init_mutex_);
   std::vector<History::FailureObserver> failure_observers_ FERRO_GUARDED_BY(init_mutex_);
+  std::vector<OomRejectionObserver> rejection_observers_ FERRO_GUARDED_BY(init_mutex_);
   std::atomic<bool> history_enabled_{false};
   std::atomic<bool> observed_{false};  // by a history, a tracker, watched blocks or tags' limits
   std::atomic<bool> has_tags_{false};  // some thread has set one

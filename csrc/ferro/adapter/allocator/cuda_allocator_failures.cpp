@@ -15,8 +15,15 @@ namespace ferro {
 void CudaAllocator::fail_allocation(Device& owner, c10::DeviceIndex index, const PoolId& pool,
                                     StreamId stream, const Request& request,
                                     const OutOfMemoryFacts& facts) {
+  std::vector<History::FailureObserver> observers;
+  std::vector<OomRejectionObserver> rejection_observers;
+  {
+    const MutexLock lock(init_mutex_);
+    observers = failure_observers_;
+    rejection_observers = rejection_observers_;
+  }
   if (facts.rejected_beyond) {
-    rejection_observers_.notify(facts);
+    notify_of_rejection(rejection_observers, facts);
     TORCH_CHECK_WITH(OutOfMemoryError, false, rejection_message(facts));
   }
   if (observed_.load(std::memory_order_relaxed)) {
@@ -25,11 +32,6 @@ void CudaAllocator::fail_allocation(Device& owner, c10::DeviceIndex index, const
   c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(facts.request),
                                    owner.core.stats().read()[kBytes][kAll].current, facts.held,
                                    c10::Device(c10::kCUDA, index));
-  std::vector<History::FailureObserver> observers;
-  {
-    const MutexLock lock(init_mutex_);
-    observers = failure_observers_;
-  }
   for (const History::FailureObserver& observer : observers) {
     observer(index, facts.request, facts.limit.value_or(facts.capacity), facts.device_free);
   }

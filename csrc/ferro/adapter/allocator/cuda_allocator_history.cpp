@@ -46,11 +46,12 @@ SnapshotInfo CudaAllocator::snapshot(c10::MempoolId_t id, bool include_traces) {
   SnapshotInfo info;
   const PoolId pool = to_pool_id(id);
   const bool observed = observed_.load(std::memory_order_relaxed);
-  const Ranges ranges = has_trackers() ? Ranges::kWhole : Ranges::kByClass;
   for (int i = 0; i < device_count(); ++i) {
     const auto index = static_cast<c10::DeviceIndex>(i);
     Device& owner = device(index);
     with_torch_errors([&] { owner.core.collect_pending(); });
+    // A program that registers mappings through a tracker begins with the whole ones of a snapshot.
+    const Ranges ranges = owner.history.has_trackers() ? Ranges::kWhole : Ranges::kByClass;
     std::vector<SegmentInfo> segments = to_segments(
         owner.core.report().segments(pool == kDefaultPool ? nullptr : &pool), index, ranges);
     std::size_t active_bytes = 0;
@@ -238,7 +239,7 @@ void CudaAllocator::attachOomRejectionObserver(OomRejectionObserver observer) {
   if (previous_.is_in_use()) {
     attach_rejection_observer(previous_.allocator(), observer);
   }
-  rejection_observers_.add(std::move(observer));
+  rejection_observers_.push_back(std::move(observer));
 }
 
 // The last step of every allocation.
@@ -263,12 +264,6 @@ void CudaAllocator::report_to_profiler(Device& owner, c10::DeviceIndex index, vo
   c10::reportMemoryUsageToProfiler(
       ptr, bytes, static_cast<std::size_t>(owner.core.stats().read()[kBytes][kAll].current),
       owner.core.report().held_bytes(), c10::Device(c10::kCUDA, index));
-}
-
-// A program that registers mappings through a tracker begins with the whole ones of a snapshot.
-bool CudaAllocator::has_trackers() {
-  const MutexLock lock(init_mutex_);
-  return !trackers_.empty();
 }
 
 void CudaAllocator::attachAllocatorTraceTracker(AllocatorTraceTracker tracker) {

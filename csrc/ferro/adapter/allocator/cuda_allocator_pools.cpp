@@ -10,6 +10,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <functional>
 
@@ -146,21 +147,8 @@ void CudaAllocator::check_sharing(SharingResult result) {
 namespace {
 
 const char* text_of(SharingResult result) {
-  switch (result) {
-    case SharingResult::kOk:
-      return "";
-    case SharingResult::kOutOfMemory:
-      return "no memory";
-    case SharingResult::kCapturing:
-      return "capturing";
-    case SharingResult::kMember:
-      return "member";
-    case SharingResult::kNoMember:
-      return "no member";
-    case SharingResult::kAsleep:
-      return "asleep";
-  }
-  return "";
+  constexpr std::array kTexts = {"", "no memory", "capturing", "member", "no member", "asleep"};
+  return kTexts[static_cast<std::size_t>(result)];
 }
 
 }  // namespace

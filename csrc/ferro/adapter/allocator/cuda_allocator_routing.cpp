@@ -125,22 +125,19 @@ void* CudaAllocator::allocate_routed(Device& owner, c10::DeviceIndex index, Stre
   if (to.pool != kDefaultPool) {
     refuse_if_sealed(to.pool);
   }
-  const auto allocate = [&] {
-    if (to.route != Route::kOurs) {
-      void* ptr = allocate_in_previous(owner, index, to.pool, stream, request.requested);
-      if (to.pool != kDefaultPool && owner.router.has_captures()) {
-        owner.graphs.note_foreign(to.pool, stream, to_device_ptr(ptr), request.size);
-      }
-      return ptr;
-    }
-    return allocate_here(owner, index, to.pool, stream, request);
-  };
   if (to.pool == kDefaultPool) {
     update_route(owner, index);
   } else {
     note_growth(owner, index, to.route == Route::kOurs ? Serving::kOurs : Serving::kPrevious);
   }
-  return allocate();
+  if (to.route == Route::kOurs) {
+    return allocate_here(owner, index, to.pool, stream, request);
+  }
+  void* ptr = allocate_in_previous(owner, index, to.pool, stream, request.requested);
+  if (to.pool != kDefaultPool && owner.router.has_captures()) {
+    owner.graphs.note_foreign(to.pool, stream, to_device_ptr(ptr), request.size);
+  }
+  return ptr;
 }
 
 void* CudaAllocator::allocate_in_previous(Device& owner, c10::DeviceIndex index, const PoolId& pool,
@@ -288,7 +285,7 @@ void CudaAllocator::start_previous() {
   for (const History::FailureObserver& observer : failure_observers_) {
     previous_.attach_observer(observer);
   }
-  for (const OomRejectionObserver& observer : rejection_observers_.all()) {
+  for (const OomRejectionObserver& observer : rejection_observers_) {
     attach_rejection_observer(previous_.allocator(), observer);
   }
   for (const History::Tracker& tracker : trackers_) {

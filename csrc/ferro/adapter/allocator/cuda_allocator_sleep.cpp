@@ -26,12 +26,6 @@ std::set<BlockTag> numbers_of(const CudaAllocator::Tags& tags) {
   return numbers;
 }
 
-std::set<DevicePtr> addresses_of_workspaces() {
-  std::set<DevicePtr> found;
-  for_each_workspace([&](const c10::DataPtr& data) { found.insert(to_device_ptr(data.get())); });
-  return found;
-}
-
 }  // namespace
 
 // What is awake computes. It needs PyTorch's own tensors, whatever their tag: workspaces, and the
@@ -91,16 +85,6 @@ void CudaAllocator::check_capture(c10::DeviceIndex index, const PoolId& pool) co
                   std::ranges::none_of(core.report().live_blocks(kDefaultPool), may_be_state),
               "The state of PyTorch's random generator, which every capture writes, may be asleep "
               "(ferro_alloc.sleep). Call ferro_alloc.wake() before the capture.");
-}
-
-std::size_t CudaAllocator::held_by_previous(c10::DeviceIndex index) const {
-  if (!previous_.is_in_use()) {
-    return 0;
-  }
-  constexpr auto kAggregate = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-  const auto stats = previous_.allocator().getDeviceStats(index);
-  return static_cast<std::size_t>(
-      std::max<std::int64_t>(stats.reserved_bytes[kAggregate].current, 0));
 }
 
 }  // namespace ferro

@@ -7,7 +7,6 @@
 #include <c10/util/Logging.h>
 
 #include <exception>
-#include <utility>
 
 namespace ferro {
 
@@ -30,18 +29,9 @@ std::string rejection_message(const OutOfMemoryFacts& facts) {
          "release memory and wait for it first.";
 }
 
-void RejectionObservers::add(OomRejectionObserver observer) {
-  const MutexLock lock(mutex_);
-  observers_.push_back(std::move(observer));
-}
-
-std::vector<OomRejectionObserver> RejectionObservers::all() const {
-  const MutexLock lock(mutex_);
-  return observers_;
-}
-
-void RejectionObservers::notify(const OutOfMemoryFacts& facts) const {
-  for (const OomRejectionObserver& observer : all()) {
+void notify_of_rejection(const std::vector<OomRejectionObserver>& observers,
+                         const OutOfMemoryFacts& facts) {
+  for (const OomRejectionObserver& observer : observers) {
     try {
       observer(facts.device, facts.request, facts.held, facts.capacity);
     } catch (const std::exception& error) {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "ferro/adapter/torch/torch_compat.h"
-#include "ferro/base/mutex.h"
 #include "ferro/core/policy/report.h"
 
 #include <cstddef>
@@ -18,17 +17,9 @@ std::size_t rejection_limit(std::size_t total_memory);
 // PyTorch's sentence, then the held memory and how to change the setting.
 std::string rejection_message(const OutOfMemoryFacts& facts);
 
-// Thread-safe. Observers are called without a lock. Their exceptions are only logged, so that the
-// program sees the out-of-memory error.
-class RejectionObservers {
- public:
-  void add(OomRejectionObserver observer) FERRO_EXCLUDES(mutex_);
-  std::vector<OomRejectionObserver> all() const FERRO_EXCLUDES(mutex_);
-  void notify(const OutOfMemoryFacts& facts) const FERRO_EXCLUDES(mutex_);
-
- private:
-  mutable Mutex mutex_;
-  std::vector<OomRejectionObserver> observers_ FERRO_GUARDED_BY(mutex_);
-};
+// Called without a lock. Exceptions of observers are only logged, so that the program sees the
+// out-of-memory error.
+void notify_of_rejection(const std::vector<OomRejectionObserver>& observers,
+                         const OutOfMemoryFacts& facts);
 
 }  // namespace ferro

@@ -1,13 +1,13 @@
 #include "ferro/adapter/allocator/status_text.h"
 
 #include "ferro/adapter/allocator/capture_pools.h"
+#include "ferro/adapter/allocator/cuda_allocator.h"
 #include "ferro/adapter/torch/convert.h"
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -15,7 +15,6 @@ namespace ferro {
 namespace {
 
 using NativeStats = c10::CachingDeviceAllocator::DeviceStats;
-constexpr auto kAggregate = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
 
 // Shortens a name and puts it on one line.
 std::string shown(const std::string& given) {
@@ -59,11 +58,8 @@ void add_device(CudaAllocator& allocator, c10::DeviceIndex device, const NativeS
   DeviceMemory& core = *allocator.core_of(device);
   const c10::CachingAllocator::Stat& allocated = stats.allocated_bytes[kAggregate];
   const c10::CachingAllocator::Stat& reserved = stats.reserved_bytes[kAggregate];
-  const DeviceCounters counters = core.report().counters();
+  const DeviceView view = core.report().view();
   const PageStore& store = core.store();
-  const std::uint64_t misses =
-      std::accumulate(counters.ladder.begin(), counters.ladder.end(), std::uint64_t{0}) -
-      counters.late_hits;
   const auto add = [&](const char* name, auto value) {
     text += std::string(" ") + name + '=' + std::to_string(value);
   };
@@ -75,13 +71,13 @@ void add_device(CudaAllocator& allocator, c10::DeviceIndex device, const NativeS
   add("reserved_bytes", reserved.current);
   add("peak_reserved_bytes", reserved.peak);
   add("asleep_bytes", core.sleep_view().asleep_bytes);
-  add("asleep_live_bytes", core.report().view().asleep_live_bytes);
+  add("asleep_live_bytes", view.asleep_live_bytes);
   add("stranded_bytes", core.report().stranded_bytes());
   add("idle_bytes", store.counts().idle * store.page_bytes());
   add("blocks", stats.allocation[kAggregate].current);
   add("requests", stats.allocation[kAggregate].allocated);
-  add("misses", misses);
-  add("slowest_miss_ns", core.report().slowest_nanoseconds());
+  add("misses", view.misses);
+  add("slowest_miss_ns", core.report().counters().slowest_nanoseconds);
   text += '\n';
   add_pools(core, device, text);
 }

@@ -1,11 +1,12 @@
 // The text that `python -m ferro_alloc top` requests from a process.
 #pragma once
 
-#include "ferro/adapter/allocator/cuda_allocator.h"
-
+#include <cstddef>
 #include <string>
 
 namespace ferro {
+
+class CudaAllocator;
 
 // Each line has words separated by blanks:
 //

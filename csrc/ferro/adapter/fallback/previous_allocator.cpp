@@ -48,8 +48,6 @@ constexpr std::int64_t kClockSlack = 100;
 // Whether this thread is in `try_allocate`, whose failures do not count.
 thread_local bool is_trying = false;
 
-constexpr auto kAggregate = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-
 }  // namespace
 
 int PreviousAllocator::pool_use_count(c10::DeviceIndex device, c10::MempoolId_t id) const {

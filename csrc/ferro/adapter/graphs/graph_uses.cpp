@@ -2,7 +2,6 @@
 
 #include "ferro/adapter/allocator/installed_allocator.h"
 #include "ferro/adapter/graphs/torch_graph.h"
-#include "ferro/adapter/torch/convert.h"
 #include "ferro/adapter/torch/driver_refusals.h"
 #include "ferro/adapter/torch/workspaces.h"
 #include "ferro/base/bytes.h"
@@ -14,16 +13,9 @@
 #include <iterator>
 #include <memory>
 #include <set>
-#include <unordered_set>
 
 namespace ferro {
 namespace {
-
-std::unordered_set<const void*> workspaces() {
-  std::unordered_set<const void*> found;
-  for_each_workspace([&](const c10::DataPtr& data) { found.insert(data.get()); });
-  return found;
-}
 
 // Clears the stack below the caller, on which operators and launches have their variables.
 [[gnu::noinline]] void scrub_stack() {
@@ -72,12 +64,12 @@ void GraphUses::settle(const PoolId& pool) {
   if (!allocator.has_captures()) {
     watched.forget_freed();
   }
-  const std::unordered_set<const void*> known = workspaces();
+  const std::set<DevicePtr> workspaces = addresses_of_workspaces();
   for (const WatchedBlocks::Handle& block : used) {
     std::vector<Use>& uses = block->pool() != pool                        ? outside_
                              : is_of_capture(block->ptr(), block->size()) ? own_
                                                                           : within_;
-    uses.push_back({block, known.contains(to_void_ptr(block->ptr()))});
+    uses.push_back({block, workspaces.contains(block->ptr())});
   }
 }
 

@@ -1,9 +1,8 @@
-// A tensor of one number as a device scalar.
+// A tensor of one number that a program writes between launches of graphs that read it.
 #pragma once
 
 #include "ferro/adapter/graphs/torch_graph.h"
 #include "ferro/base/mutex.h"
-#include "ferro/graph/device_scalar.h"
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Scalar.h>
@@ -17,8 +16,9 @@ class TensorScalar {
  public:
   // `bound`: the stream of updates that name none (`run_on`); none: the current stream of each.
   TensorScalar(at::Tensor tensor, StreamNumber bound);
-  // Writes the value in the order of the stream. Throws c10::Error, as a tensor would, for a number
-  // that the type cannot hold.
+  // Writes the value in the order of the stream; the host neither waits nor keeps anything, however
+  // far the device is behind. In a capture the write becomes part of the graph, with this value.
+  // Throws c10::Error, as a tensor would, for a number that the type cannot hold.
   void update(const c10::Scalar& value, StreamNumber stream) FERRO_EXCLUDES(mutex_);
 
  private:
@@ -27,7 +27,8 @@ class TensorScalar {
   const at::Tensor tensor_;
   const c10::ScalarType type_;
   const StreamNumber bound_;
-  DeviceScalar scalar_;
+  Driver& driver_;
+  const DevicePtr at_;
   Mutex mutex_;
   std::vector<StreamId> streams_ FERRO_GUARDED_BY(mutex_);
 };

@@ -5,7 +5,6 @@
 #include "ferro/adapter/torch/driver_refusals.h"
 #include "ferro/base/mutex.h"
 #include "ferro/driver/cuda_api.h"
-#include "ferro/graph/capture_status.h"
 
 #include <ATen/cuda/MemPool.h>
 #include <c10/cuda/CUDAException.h>
@@ -65,13 +64,16 @@ c10::cuda::CUDAStream torch_stream_of(StreamId stream, c10::DeviceIndex device) 
   return c10::cuda::getStreamFromExternal(raw(stream), device);
 }
 
+CaptureStatus status_of(StreamId stream, c10::DeviceIndex device) {
+  return with_torch_errors([&] { return capture_status(driver_of(device), stream); });
+}
+
 void run_on(StreamNumber asked, StreamNumber bound, c10::DeviceIndex device,
             c10::function_ref<void(StreamId)> work) {
   const StreamId stream = stream_of(asked ? asked : bound, device);
   const StreamId current = stream_of(std::nullopt, device);
   // A wait for work outside its capture would invalidate the capture.
-  if (asked || stream == current ||
-      with_torch_errors([&] { return is_capturing(capture_status(driver_of(device), stream)); })) {
+  if (asked || stream == current || is_capturing(status_of(stream, device))) {
     work(stream);
     return;
   }
@@ -121,9 +123,7 @@ PoolId new_capture_id() { return to_pool_id(at::cuda::MemPool::graph_pool_handle
 // diversion. A capture that succeeds clears both.
 void settle_after_failed_capture(c10::DeviceIndex device, std::uint64_t number) {
   const c10::cuda::CUDAStream stream = torch_stream_of(StreamId{number}, device);
-  const CaptureStatus status =
-      with_torch_errors([&] { return capture_status(driver_of(device), StreamId{number}); });
-  if (is_capturing(status)) {
+  if (is_capturing(status_of(StreamId{number}, device))) {
     cudaGraph_t unwanted = nullptr;  // PyTorch failed after the capture had begun
     if (C10_CUDA_ERROR_HANDLED(cudaStreamEndCapture(stream.stream(), &unwanted)) == cudaSuccess) {
       C10_CUDA_CHECK(cudaGraphDestroy(unwanted));

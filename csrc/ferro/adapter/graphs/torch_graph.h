@@ -20,6 +20,8 @@ namespace ferro {
 using StreamNumber = std::optional<std::uint64_t>;
 StreamId stream_of(StreamNumber number, c10::DeviceIndex device);
 c10::cuda::CUDAStream torch_stream_of(StreamId stream, c10::DeviceIndex device);
+// `capture_status` of the stream. Throws c10::Error.
+CaptureStatus status_of(StreamId stream, c10::DeviceIndex device);
 
 // Calls `work` with `asked`, else with `bound`, else with the current stream. If the program did not
 // ask for the bound stream, that stream waits for the current one before the work, and the current

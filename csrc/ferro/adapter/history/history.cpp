@@ -5,6 +5,7 @@
 #include "ferro/adapter/history/tag_limits.h"
 #include "ferro/adapter/torch/convert.h"
 
+#include <array>
 #include <memory>
 
 namespace ferro {
@@ -18,19 +19,10 @@ constexpr std::uint32_t bit_of(TraceEntry::Action action) {
 }
 
 TraceEntry::Action action_of(MemoryEvent event) {
-  switch (event) {
-    case MemoryEvent::kAllocate:
-      return TraceEntry::ALLOC;
-    case MemoryEvent::kFreeRequested:
-      return TraceEntry::FREE_REQUESTED;
-    case MemoryEvent::kFreeCompleted:
-      return TraceEntry::FREE_COMPLETED;
-    case MemoryEvent::kMapped:
-      return TraceEntry::SEGMENT_MAP;
-    case MemoryEvent::kUnmapped:
-      break;
-  }
-  return TraceEntry::SEGMENT_UNMAP;
+  constexpr std::array kActions = {TraceEntry::ALLOC, TraceEntry::FREE_REQUESTED,
+                                   TraceEntry::FREE_COMPLETED, TraceEntry::SEGMENT_MAP,
+                                   TraceEntry::SEGMENT_UNMAP};
+  return kActions[static_cast<std::size_t>(event)];
 }
 
 // For readers of the history: why pages were mapped or unmapped, how many moved, and the time.

@@ -13,10 +13,6 @@
 namespace ferro {
 namespace {
 
-std::runtime_error failure(const char* call) {
-  return std::runtime_error(std::string(call) + ": " + std::strerror(errno));
-}
-
 void set_timeout(int socket, std::chrono::milliseconds patience) {
   const auto seconds = std::chrono::floor<std::chrono::seconds>(patience);
   const timeval timeout{seconds.count(), std::chrono::microseconds(patience - seconds).count()};
@@ -67,7 +63,7 @@ void check_answer(const DescriptorAnswer& answer, std::size_t bytes, const Shari
 DescriptorClient::DescriptorClient(ServerAddress address, std::chrono::milliseconds patience)
     : address_(std::move(address)), patience_(patience), connection_(open_unix_socket(0)) {
   if (connection_.get() < 0) {
-    throw failure("socket");
+    throw failure_of("socket");
   }
   set_timeout(connection_.get(), patience_);
   if (!connect_abstract(connection_.get(), address_.name)) {
@@ -77,7 +73,7 @@ DescriptorClient::DescriptorClient(ServerAddress address, std::chrono::milliseco
           "network "
           "namespace");
     }
-    throw errno == EAGAIN ? no_answer(patience_) : failure("connect");
+    throw errno == EAGAIN ? no_answer(patience_) : failure_of("connect");
   }
   peer_ = peer_of(connection_.get());
   if (!is_trusted(peer_)) {
@@ -98,7 +94,7 @@ std::vector<FileDescriptor> DescriptorClient::request(std::span<const std::uint6
   if (!send_message(connection_.get(), bytes.first(DescriptorRequest::bytes_with(ids.size())),
                     {}) &&
       errno != EPIPE && errno != ECONNRESET) {
-    throw failure("send");
+    throw failure_of("send");
   }
   DescriptorAnswer answer;
   ReceivedMessage message =

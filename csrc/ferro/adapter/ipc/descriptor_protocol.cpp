@@ -1,8 +1,6 @@
 #include "ferro/adapter/ipc/descriptor_protocol.h"
 
 #include <cerrno>
-#include <cstring>
-#include <stdexcept>
 #include <sys/random.h>
 
 namespace ferro {
@@ -15,7 +13,7 @@ SharingKey random_key() {
     got = getrandom(key.data(), key.size(), 0);
   } while (got < 0 && errno == EINTR);
   if (got != static_cast<ssize_t>(key.size())) {
-    throw std::runtime_error(std::string("getrandom: ") + std::strerror(errno));
+    throw failure_of("getrandom");
   }
   return key;
 }

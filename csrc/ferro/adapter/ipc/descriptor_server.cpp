@@ -32,10 +32,6 @@ constexpr std::chrono::seconds kLongestAnswer{1};
 // So that a flood of connections does not delay the answers to requests.
 constexpr int kAcceptsPerTurn = 64;
 
-[[noreturn]] void fail(const char* call) {
-  throw std::runtime_error(std::string(call) + ": " + std::strerror(errno));
-}
-
 std::size_t max_connections() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) {
@@ -136,7 +132,7 @@ void Service::wait() {
     timeout = static_cast<int>(std::max<std::int64_t>(0, rounded));
   }
   if (poll(polled_.data(), polled_.size(), timeout) < 0) {
-    fail("poll");
+    throw failure_of("poll");
   }
 }
 
@@ -232,17 +228,17 @@ ServerAddress DescriptorServer::address() {
       random_key()};
   FileDescriptor listener = open_unix_socket(SOCK_NONBLOCK);
   if (listener.get() < 0) {
-    fail("socket");
+    throw failure_of("socket");
   }
   if (!bind_abstract(listener.get(), address.name)) {
-    fail("bind");
+    throw failure_of("bind");
   }
   if (listen(listener.get(), SOMAXCONN) != 0) {
-    fail("listen");
+    throw failure_of("listen");
   }
   // The driver registered its own handler earlier, so that one runs after this.
   if (std::atexit(stop_answering) != 0) {
-    fail("atexit");
+    throw failure_of("atexit");
   }
   UnforkedSockets::add(listener.get());
   try {

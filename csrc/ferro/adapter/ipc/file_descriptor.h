@@ -1,7 +1,10 @@
-// A file descriptor that closes itself.
+// A file descriptor that closes itself, and failures of system calls.
 #pragma once
 
+#include <cerrno>
+#include <cstring>
 #include <stdexcept>
+#include <string>
 #include <unistd.h>
 #include <utility>
 
@@ -29,6 +32,11 @@ class FileDescriptor {
  private:
   int descriptor_;
 };
+
+// The error of the call that has just failed, as errno tells.
+inline std::runtime_error failure_of(const char* call) {
+  return std::runtime_error(std::string(call) + ": " + std::strerror(errno));
+}
 
 // A process has no room for as many descriptors at a time.
 class OutOfDescriptors : public std::runtime_error {

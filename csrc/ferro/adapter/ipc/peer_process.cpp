@@ -52,10 +52,6 @@ std::uint64_t own_pid_namespace() {
   return stat("/proc/self/ns/pid", &found) == 0 ? found.st_ino : 0;
 }
 
-std::runtime_error refusal(const char* call) {
-  return std::runtime_error(std::string(call) + ": " + std::strerror(errno));
-}
-
 ProcessEnded ended(const ProcessIdentity& process) {
   return ProcessEnded("the process that shared it has ended" +
                       std::string(process.pid_namespace != 0
@@ -103,7 +99,7 @@ int PeerProcesses::find_or_open(const ProcessIdentity& process) {
     if (errno == ESRCH) {
       throw ended(process);
     }
-    throw refusal("pidfd_open");
+    throw failure_of("pidfd_open");
   }
   // Checked after opening: if it is the right process now, it was so then.
   if (has_ended(opened.get()) ||
@@ -127,7 +123,7 @@ std::vector<FileDescriptor> PeerProcesses::take(const ProcessIdentity& from,
       if (errno == EMFILE) {
         throw OutOfDescriptors("this process may open no more file descriptors (ulimit -n)");
       }
-      throw refusal("pidfd_getfd");
+      throw failure_of("pidfd_getfd");
     }
     taken.push_back(std::move(copy));
   }

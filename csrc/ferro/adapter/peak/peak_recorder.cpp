@@ -2,6 +2,7 @@
 
 #include "ferro/adapter/history/tags.h"
 #include "ferro/adapter/torch/workspaces.h"
+#include "ferro/core/types/block.h"
 
 #include <ATen/core/grad_mode.h>
 #include <c10/cuda/CUDAStream.h>
@@ -49,8 +50,6 @@ State& state() {
   return *only;
 }
 
-constexpr std::size_t kBlock = 512;
-
 bool is_capturing(void* stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   return cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status) == cudaSuccess &&
@@ -71,7 +70,7 @@ void keep_kind(State& all, const TraceEntry& entry, const std::shared_ptr<LiveBl
 
 void add(State& all, const TraceEntry& entry) {
   LiveBlock block;
-  block.bytes = (entry.size_ + kBlock - 1) / kBlock * kBlock;
+  block.bytes = align_up(entry.size_, kBlockAlignment);
   if (const auto* context = dynamic_cast<const RequestContext*>(entry.context_.get())) {
     block.line = context->line;
   }
@@ -108,11 +107,6 @@ void follow(const TraceEntry& entry) {
 }
 
 }  // namespace
-
-PeakRecorder& PeakRecorder::get() {
-  static PeakRecorder only;
-  return only;
-}
 
 void PeakRecorder::start(c10::cuda::CUDACachingAllocator::CreateContextFn context,
                          bool (*in_backward)(), std::size_t max_entries) {

@@ -33,37 +33,34 @@ struct BlockSum {
   std::size_t count;
 };
 
+// One for the process.
 class PeakRecorder {
  public:
-  static PeakRecorder& get();
-
   // Starts to record the current allocator; called again after another one is installed. `context`
   // creates a context for each request, which is a `RequestContext` too; `in_backward` returns
   // whether this thread is in a backward pass. The allocator keeps the last `max_entries` of its
   // history. CUDA must be initialised.
-  void start(c10::cuda::CUDACachingAllocator::CreateContextFn context, bool (*in_backward)(),
-             std::size_t max_entries);
-  void stop();
+  static void start(c10::cuda::CUDACachingAllocator::CreateContextFn context, bool (*in_backward)(),
+                    std::size_t max_entries);
+  static void stop();
 
   // Begins a new phase of the program: a backward pass, an optimizer's step, or the work between.
-  void begin_phase();
+  static void begin_phase();
   // Declares the kind of the live blocks that begin at these addresses.
-  void declare(c10::DeviceIndex device, const std::vector<std::size_t>& addresses, BlockKind kind);
+  static void declare(c10::DeviceIndex device, const std::vector<std::size_t>& addresses,
+                      BlockKind kind);
   // Declares the workspaces of cuBLAS to be `kLibraries`.
-  void declare_libraries();
+  static void declare_libraries();
 
   // True once after the peak of some device has grown by a tenth.
-  bool take_growth();
-  std::size_t peak_bytes(c10::DeviceIndex device);
-  std::size_t live_bytes(c10::DeviceIndex device);
+  static bool take_growth();
+  static std::size_t peak_bytes(c10::DeviceIndex device);
+  static std::size_t live_bytes(c10::DeviceIndex device);
   // Of the blocks at the peak, or of those that are live now.
-  std::vector<BlockSum> sums(c10::DeviceIndex device, bool at_peak);
+  static std::vector<BlockSum> sums(c10::DeviceIndex device, bool at_peak);
   // Addresses and kinds of the last freed blocks, as many as the history has entries, in the order
   // of their frees, and then of the live ones. So the blocks at one address are in their order.
-  std::vector<std::pair<std::size_t, BlockKind>> kinds(c10::DeviceIndex device);
-
- private:
-  PeakRecorder() = default;
+  static std::vector<std::pair<std::size_t, BlockKind>> kinds(c10::DeviceIndex device);
 };
 
 }  // namespace ferro

@@ -28,7 +28,7 @@ Stat to_stat(const StatValue& value) {
 
 StatArray to_stat_array(const std::array<StatValue, kStatClasses>& values) {
   StatArray array;
-  array[static_cast<std::size_t>(StatType::AGGREGATE)] = to_stat(values[kAll]);
+  array[kAggregate] = to_stat(values[kAll]);
   array[static_cast<std::size_t>(StatType::SMALL_POOL)] = to_stat(values[kSmall]);
   array[static_cast<std::size_t>(StatType::LARGE_POOL)] = to_stat(values[kLarge]);
   return array;

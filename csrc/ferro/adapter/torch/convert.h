@@ -12,6 +12,10 @@
 
 namespace ferro {
 
+// The class of PyTorch's statistics that sums the others.
+inline constexpr auto kAggregate =
+    static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+
 inline StreamId to_stream_id(cudaStream_t stream) {
   return static_cast<StreamId>(reinterpret_cast<std::uint64_t>(stream));
 }

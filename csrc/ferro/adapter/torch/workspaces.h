@@ -1,10 +1,13 @@
 // The workspaces of cuBLAS, which PyTorch keeps as tensors' memory in tables.
 #pragma once
 
+#include "ferro/adapter/torch/convert.h"
+
 #include <ATen/cuda/CUDAContextLight.h>
 #include <c10/core/Allocator.h>
 
 #include <mutex>
+#include <set>
 #include <shared_mutex>
 #include <utility>
 
@@ -26,6 +29,12 @@ void for_each_workspace(Visit visit) {
       visit(memory_of_workspace(entry));
     }
   }
+}
+
+inline std::set<DevicePtr> addresses_of_workspaces() {
+  std::set<DevicePtr> found;
+  for_each_workspace([&](const c10::DataPtr& data) { found.insert(to_device_ptr(data.get())); });
+  return found;
 }
 
 }  // namespace ferro

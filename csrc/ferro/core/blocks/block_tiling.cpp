@@ -87,7 +87,7 @@ void BlockTiling::merge_some() {
 
 Block* BlockTiling::insert_merged(Block* block) {
   block->state = BlockState::kFree;
-  block = merge_neighbours(block);
+  block = merge_neighbours(block, [this](Block* neighbour) { free_.remove(neighbour); });
   free_.insert(block);
   page_was_freed_ = page_was_freed_ || block->size >= page_bytes_;
   return block;
@@ -105,15 +105,16 @@ void BlockTiling::merge_all() {
   unmerged_.open();
 }
 
-// `block` is in state kFree and in no index; its free neighbours are in the index and leave it.
-Block* BlockTiling::merge_neighbours(Block* block) {
-  if (block->next != nullptr && block->next->is_free()) {
-    free_.remove(block->next);
+// Merges a block with its neighbours of the same state, after `leave_index(neighbour)` of each.
+template <typename LeaveIndex>
+Block* BlockTiling::merge_neighbours(Block* block, LeaveIndex leave_index) {
+  if (block->next != nullptr && block->next->state == block->state) {
+    leave_index(block->next);
     absorb_next(block);
   }
-  if (block->prev != nullptr && block->prev->is_free()) {
+  if (block->prev != nullptr && block->prev->state == block->state) {
     block = block->prev;
-    free_.remove(block);
+    leave_index(block);
     absorb_next(block);
   }
   return block;
@@ -168,16 +169,7 @@ Block* BlockTiling::cut(Block* block, DevicePtr begin, std::size_t bytes) {
 
 void BlockTiling::make_gap(Block* block) {
   block->state = BlockState::kGap;
-  if (block->next != nullptr && block->next->state == BlockState::kGap) {
-    gaps_.remove(block->next);
-    absorb_next(block);
-  }
-  if (block->prev != nullptr && block->prev->state == BlockState::kGap) {
-    block = block->prev;
-    gaps_.remove(block);
-    absorb_next(block);
-  }
-  gaps_.insert(block);
+  gaps_.insert(merge_neighbours(block, [this](Block* neighbour) { gaps_.remove(neighbour); }));
 }
 
 GapView view_of_gap(const Block& gap) {
@@ -255,31 +247,24 @@ void BlockTiling::keep(Span& span, DevicePtr begin) {
 Block* BlockTiling::retire(Block* block) {
   block->state = BlockState::kRetired;
   scratch_.retired_bytes += block->size;
-  if (block->next != nullptr && block->next->state == BlockState::kRetired) {
-    absorb_next(block);
-  }
-  if (block->prev != nullptr && block->prev->state == BlockState::kRetired) {
-    block = block->prev;
-    absorb_next(block);
-  }
-  return block;
+  return merge_neighbours(block, [](Block* /*neighbour*/) {});
 }
 
-// Cuts a range out of a block that is in no index; the rest keeps its state.
-Block* BlockTiling::cut_unindexed(Block* block, DevicePtr begin, std::size_t bytes) {
+// Cuts off what of a block, which is in no index, lies outside of a range; the rest keeps its state.
+Block* BlockTiling::cut_unindexed(Block* block, DevicePtr begin, DevicePtr end) {
   if (block->ptr < begin) {
     split_tail(block, distance(block->ptr, begin), block->state);
     block = block->next;
   }
-  if (block->size > bytes) {
-    split_tail(block, bytes, block->state);
+  if (block->end() > end) {
+    split_tail(block, distance(block->ptr, end), block->state);
   }
   return block;
 }
 
 Block* BlockTiling::cut_retired(Block* block, DevicePtr begin, std::size_t bytes) {
   scratch_.retired_bytes -= bytes;
-  return cut_unindexed(block, begin, bytes);
+  return cut_unindexed(block, begin, begin + bytes);
 }
 
 PageHandle BlockTiling::put_to_sleep(Span& span, DevicePtr begin, std::vector<PageRun>* retired) {
@@ -310,8 +295,7 @@ void BlockTiling::wake(Span& span, DevicePtr begin, std::span<const HandleRange>
   for (Block* block = span.block_around(begin); block != nullptr && block->ptr < end;
        block = block->next) {
     if (block->state == BlockState::kAsleep) {
-      const DevicePtr first = std::max(block->ptr, begin);
-      block = cut_unindexed(block, first, distance(first, std::min(block->end(), end)));
+      block = cut_unindexed(block, begin, end);
       sleep_.free_bytes -= block->size;
       woken.push_back(block);
     }
@@ -358,11 +342,9 @@ void BlockTiling::free_asleep(Block* block) {
 Block* BlockTiling::forget_asleep(Span& span, DevicePtr begin) {
   const DevicePtr end = handle_end(span, begin);
   unback(span, {begin, distance(begin, end)});
-  Block* block = span.block_around(begin);
-  block = cut_unindexed(block, begin, distance(begin, std::min(block->end(), end)));
+  Block* block = cut_unindexed(span.block_around(begin), begin, end);
   while (block->end() < end) {
-    cut_unindexed(block->next, block->next->ptr,
-                  distance(block->next->ptr, std::min(block->next->end(), end)));
+    cut_unindexed(block->next, begin, end);
     absorb_next(block);
   }
   sleep_.free_bytes -= block->size;

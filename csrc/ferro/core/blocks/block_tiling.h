@@ -94,23 +94,16 @@ class BlockTiling {
   // `spare` pages more. O(log blocks).
   std::vector<Block*> growth_candidates(std::size_t request, std::size_t spare) const;
 
-  // Calls `visit(Block*, const PageRun&)` for the whole free pages of each free block, large blocks
+  // Handles. Calls `visit(const Hole&)` for the whole free handles of each free block, large blocks
   // first, until it returns false.
   template <typename Visit>
-  void for_each_free_run(Visit visit) const {
+  void for_each_hole(Visit visit) const {
     free_.descend([&](Block* block) {
       if (block->size < page_bytes_) {
         return false;
       }
       const auto run = whole_pages_inside(block->ptr, block->size, page_bytes_);
-      return !run || visit(block, *run);
-    });
-  }
-  // Handles. Calls `visit(const Hole&)` for the whole free handles of each free block, likewise.
-  template <typename Visit>
-  void for_each_hole(Visit visit) const {
-    for_each_free_run([&](Block* block, const PageRun& run) {
-      const PageRun handles = whole_handles_inside(*block->span, run);
+      const PageRun handles = run ? whole_handles_inside(*block->span, *run) : PageRun{};
       return handles.bytes == 0 || visit(Hole{block, handles});
     });
   }
@@ -137,6 +130,10 @@ class BlockTiling {
       }
       return true;
     });
+  }
+  // The end of the handle at an address.
+  DevicePtr handle_end(const Span& span, DevicePtr ptr) const {
+    return span.base() + span.handle_end(span.page_slot(ptr)) * page_bytes_;
   }
   // The handles behind a range of whole handles, in order of address.
   std::vector<HandleRange> handles_behind(const Span& span, const PageRun& run) const;
@@ -180,7 +177,7 @@ class BlockTiling {
   const Sleep& sleep() const { return sleep_; }
 
   // Merges the next block, of the same state and in no index, into this one.
-  void join_next(Block* block) { absorb_next(block); }
+  void absorb_next(Block* block);
   // Makes the heap the owner of a borrowed handle.
   void keep(Span& span, DevicePtr begin);
 
@@ -203,13 +200,10 @@ class BlockTiling {
 
   void insert_beyond_bins(Block* block);
   void merge_some();
-  Block* merge_neighbours(Block* block);
-  void absorb_next(Block* block);
+  template <typename LeaveIndex>
+  Block* merge_neighbours(Block* block, LeaveIndex leave_index);
   void mark_asleep(Block* block);
-  Block* cut_unindexed(Block* block, DevicePtr begin, std::size_t bytes);
-  DevicePtr handle_end(const Span& span, DevicePtr begin) const {
-    return span.base() + span.handle_end(span.page_slot(begin)) * page_bytes_;
-  }
+  Block* cut_unindexed(Block* block, DevicePtr begin, DevicePtr end);
   void check_sleep(const Block& block) const;
   PageRun whole_handles_inside(const Span& span, PageRun run) const;
 

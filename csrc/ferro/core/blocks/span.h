@@ -16,8 +16,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <new>
-#include <span>
 
 namespace ferro {
 
@@ -120,7 +118,7 @@ class Span {
     const std::size_t offset = distance(base_, ptr);
     Leaf*& leaf = leaves_[offset / kLeafBytes];
     if (leaf == nullptr) {
-      leaf = new_leaf();
+      leaf = leaf_chunks_.make<Leaf>();
     }
     (*leaf)[offset % kLeafBytes / kBlockAlignment] = block;
   }
@@ -139,16 +137,6 @@ class Span {
   using Leaf = std::array<Block*, kLeafEntries>;
   static constexpr std::size_t kLeafBytes = kLeafEntries * kBlockAlignment;
 
-  Leaf* new_leaf() {
-    if (unused_leaves_.empty()) {
-      const std::span<std::byte> chunk = leaf_chunks_.add();
-      unused_leaves_ = {reinterpret_cast<Leaf*>(chunk.data()), chunk.size() / sizeof(Leaf)};
-    }
-    Leaf* leaf = ::new (&unused_leaves_.front()) Leaf{};
-    unused_leaves_ = unused_leaves_.subspan(1);
-    return leaf;
-  }
-
   static inline std::atomic<std::uint64_t> next_number_{0};
 
   const std::uint64_t number_ = next_number_.fetch_add(1, std::memory_order_relaxed);
@@ -159,7 +147,6 @@ class Span {
   LazyArray<PageSlot> pages_;
   LazyArray<Leaf*> leaves_;
   HostChunks leaf_chunks_;
-  std::span<Leaf> unused_leaves_;
   std::size_t backed_pages_ = 0;
 };
 

@@ -41,25 +41,9 @@ class UnmergedBins {
   }
 
   // Null when there is no block of exactly `size` bytes.
-  Block* pop(std::size_t size) {
-    if (size > kMaxBlock) {
-      return nullptr;
-    }
-    Block* block = bins_.first(size);
-    if (block != nullptr) {
-      remove(block);
-    }
-    return block;
-  }
-
+  Block* pop(std::size_t size) { return size <= kMaxBlock ? remove(bins_.first(size)) : nullptr; }
   // The largest block. Null when all bins are empty.
-  Block* pop_largest() {
-    Block* block = bins_.largest();
-    if (block != nullptr) {
-      remove(block);
-    }
-    return block;
-  }
+  Block* pop_largest() { return remove(bins_.largest()); }
 
   std::size_t bytes() const { return bytes_; }
   std::size_t count() const { return count_; }
@@ -77,10 +61,13 @@ class UnmergedBins {
   }
 
  private:
-  void remove(Block* block) {
-    bins_.remove(block);
-    bytes_ -= block->size;
-    --count_;
+  Block* remove(Block* block) {
+    if (block != nullptr) {
+      bins_.remove(block);
+      bytes_ -= block->size;
+      --count_;
+    }
+    return block;
   }
 
   SizeBins bins_;

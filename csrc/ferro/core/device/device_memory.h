@@ -67,11 +67,6 @@ class DeviceMemory {
     }
     return climb(heap, request);
   }
-  // The arena of one stream in the default pool, for callers that cache it: it lives as long as
-  // this object.
-  Heap& arena_of_default_pool(StreamId stream, const Request& request) {
-    return pools_.arena(kDefaultPool, stream, heap_kind(request.size));
-  }
   // The previous allocator served the last failed request, so it does not count as a failure.
   void forget_failure() FERRO_EXCLUDES(climb_mutex_);
   // Allocates at exactly `ptr`, an address of that pool and stream. kNull without a failure: some

@@ -87,10 +87,8 @@ DeviceView DeviceReport::view() {
   view.misses = climbs - view.late_hits;
   for (Heap* heap : parts_.pools.all_heaps()) {
     const HeapView part = heap->view();
-    view.live_blocks += part.live_blocks;
     view.free_blocks += part.free_blocks;
     view.free_bytes += part.free_bytes;
-    view.reserved_addresses += part.reserved_bytes;
     view.asleep_live_bytes += part.asleep_bytes - part.asleep_free_bytes;
     view.pages_moved += heap->pages_moved();
   }
@@ -126,11 +124,6 @@ DeviceCounters DeviceReport::counters() {
   counters.unmapped_by_requests = unmaps.removed;
   counters.unmaps_refused = unmaps.refused;
   return counters;
-}
-
-std::uint64_t DeviceReport::slowest_nanoseconds() {
-  const RecursiveMutexLock lock(climb_mutex_);
-  return parts_.counters.slowest_nanoseconds;
 }
 
 void DeviceReport::reset_slowest() {

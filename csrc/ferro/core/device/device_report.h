@@ -19,15 +19,13 @@ namespace ferro {
 
 // The contents of the heaps of all pools, and the outcomes of the requests since construction.
 struct DeviceView {
-  std::size_t live_blocks = 0;
   std::size_t free_blocks = 0;
-  std::size_t free_bytes = 0;          // in free blocks
-  std::uint64_t hits = 0;              // requests that found a free block at once
-  std::uint64_t late_hits = 0;         // requests that climbed the ladder, and needed no new page
-  std::uint64_t misses = 0;            // requests that needed new pages, or failed
-  std::uint64_t pages_moved = 0;       // within the arenas of existing heaps
-  std::size_t reserved_addresses = 0;  // bytes, by arenas
-  std::size_t asleep_live_bytes = 0;   // in live blocks, on handles that are asleep
+  std::size_t free_bytes = 0;         // in free blocks
+  std::uint64_t hits = 0;             // requests that found a free block at once
+  std::uint64_t late_hits = 0;        // requests that climbed the ladder, and needed no new page
+  std::uint64_t misses = 0;           // requests that needed new pages, or failed
+  std::uint64_t pages_moved = 0;      // within the arenas of existing heaps
+  std::size_t asleep_live_bytes = 0;  // in live blocks, on handles that are asleep
 };
 
 class DeviceReport {
@@ -55,8 +53,7 @@ class DeviceReport {
   std::size_t bytes_from_driver(StreamId stream, const Request& request)
       FERRO_EXCLUDES(climb_mutex_);
   DeviceCounters counters() FERRO_EXCLUDES(climb_mutex_);
-  // Host time of the slowest climb, after it has the lock, since `reset_slowest` or `reset_peaks`.
-  std::uint64_t slowest_nanoseconds() FERRO_EXCLUDES(climb_mutex_);
+  // `reset_peaks` for the host time of the slowest climb alone.
   void reset_slowest() FERRO_EXCLUDES(climb_mutex_);
   // Bytes of pages held.
   std::size_t held_bytes() const { return parts_.held_bytes(); }

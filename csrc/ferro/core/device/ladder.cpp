@@ -229,7 +229,7 @@ DevicePtr Ladder::take_passed_pages(Climb& climb) {
 std::size_t Ladder::release_of_own_stream(Climb& climb, const std::vector<Heap*>& givers,
                                           std::size_t wanted) {
   Heap& heap = climb.heap;
-  if (heap.pool() != kDefaultPool || !heap.stream_lasts() || !heap.may_wait_for_streams() ||
+  if (heap.pool() != kDefaultPool || !heap.stream_lasts() || heap.is_capturing() ||
       !climb.request.stream_may_wait) {
     return 0;
   }
@@ -294,8 +294,7 @@ DevicePtr Ladder::wait_on_stream(Climb& climb) {
   if (ptr != kNull) {
     return ptr;
   }
-  const bool is_of_capture =
-      climb.heap.pool() != kDefaultPool && !climb.heap.may_wait_for_streams();
+  const bool is_of_capture = climb.heap.pool() != kDefaultPool && climb.heap.is_capturing();
   bool has_joined = false;
   if (is_of_capture) {
     // Memory that the capture has freed may move once the stream comes behind all its streams.
@@ -326,7 +325,7 @@ DevicePtr Ladder::transfer_pages(Climb& climb) {
 
 // Takes free pages of other heaps if there are enough; this heap's stream waits for their epochs.
 DevicePtr Ladder::transfer(Climb& climb, std::size_t max_givers) {
-  if (!climb.heap.may_wait_for_streams()) {
+  if (climb.heap.is_capturing()) {
     return kNull;
   }
   PageRequest wanted = climb.heap.page_request(

@@ -108,24 +108,17 @@ void PoolTable::fill_slot(CachedArena& slot, const PoolId& id, StreamId stream, 
   slot = {serial_, stream, id, generation_.load(std::memory_order_relaxed), heap.get(), kind};
 }
 
-Heap* PoolTable::find(const PoolId& id, const HeapKey& key) {
-  const MutexLock lock(mutex_);
-  const auto pool = pools_.find(id);
-  if (pool == pools_.end()) {
-    return nullptr;
+void PoolTable::append(std::vector<Heap*>& heaps, const Pool& pool) {
+  for (const auto& [key, heap] : pool.heaps) {
+    heaps.push_back(heap.get());
   }
-  const auto heap = pool->second.heaps.find(key);
-  return heap == pool->second.heaps.end() ? nullptr : heap->second.get();
 }
 
 std::vector<Heap*> PoolTable::heaps_of(const PoolId& id) {
   const MutexLock lock(mutex_);
   std::vector<Heap*> heaps;
-  const auto pool = pools_.find(id);
-  if (pool != pools_.end()) {
-    for (const auto& [key, heap] : pool->second.heaps) {
-      heaps.push_back(heap.get());
-    }
+  if (const auto pool = pools_.find(id); pool != pools_.end()) {
+    append(heaps, pool->second);
   }
   return heaps;
 }
@@ -139,9 +132,7 @@ std::vector<Heap*> PoolTable::all_heaps() {
   const MutexLock lock(mutex_);
   std::vector<Heap*> heaps;
   for (const auto& [id, pool] : pools_) {
-    for (const auto& [key, heap] : pool.heaps) {
-      heaps.push_back(heap.get());
-    }
+    append(heaps, pool);
   }
   return heaps;
 }
@@ -174,38 +165,25 @@ std::size_t PoolTable::copy_lasting_streams(std::span<StreamId> to) {
   return count;
 }
 
-// The heaps of the accepted pools among the default pool and the reclaimable ones.
-template <typename Function>
-std::vector<Heap*> PoolTable::collect(Function accepts) {
+std::vector<Heap*> PoolTable::reclaimable_heaps() {
   const MutexLock lock(mutex_);
   std::vector<Heap*> heaps;
-  const auto append = [&](const Pool& pool) {
-    for (const auto& [key, heap] : pool.heaps) {
-      heaps.push_back(heap.get());
-    }
-  };
-  const Pool& main = pools_[kDefaultPool];
-  if (accepts(main)) {
-    append(main);
-  }
   for (const PoolId& id : reclaimable_) {
-    if (const Pool& pool = pools_[id]; accepts(pool)) {
-      append(pool);
-    }
+    append(heaps, pools_.at(id));
   }
   return heaps;
 }
 
-std::vector<Heap*> PoolTable::reclaimable_heaps() {
-  return collect([](const Pool& pool) { return pool.is_reclaimable(); });
-}
-
 std::vector<Heap*> PoolTable::heaps_to_empty() {
-  const Pool* main = nullptr;
-  return collect([&main](const Pool& pool) {
-    main = main == nullptr ? &pool : main;
-    return &pool == main || pool.use_count == 0;
-  });
+  const MutexLock lock(mutex_);
+  std::vector<Heap*> heaps;
+  append(heaps, pools_.at(kDefaultPool));
+  for (const PoolId& id : reclaimable_) {
+    if (const Pool& pool = pools_.at(id); pool.use_count == 0) {
+      append(heaps, pool);
+    }
+  }
+  return heaps;
 }
 
 void PoolTable::forget_heap(Heap* heap) {

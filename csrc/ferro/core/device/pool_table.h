@@ -9,11 +9,13 @@
 #pragma once
 
 #include "ferro/base/mutex.h"
-#include "ferro/core/device/pool.h"
 #include "ferro/core/heap/heap.h"
+#include "ferro/core/stats/pool_bytes.h"
+#include "ferro/core/types/pool_id.h"
 
 #include <array>
 #include <atomic>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -24,6 +26,30 @@
 #include <vector>
 
 namespace ferro {
+
+// One heap of a pool.
+struct HeapKey {
+  StreamId stream{};
+  HeapKind kind = HeapKind::kPages;
+
+  friend auto operator<=>(const HeapKey&, const HeapKey&) = default;
+};
+
+// The heaps of one owner. Plain data of PoolTable, guarded by its lock.
+struct Pool {
+  // The number of graphs, MemPools and running diversions that hold the pool. The default pool is
+  // always held; a pool that is not held keeps its live blocks and gives up all other memory.
+  int use_count = 0;
+  // Its free memory may serve requests of the default pool before they fail, even while it is held.
+  bool use_on_oom = false;
+  // The bytes that a private pool holds, and its counters at the last reset.
+  PoolBytes bytes;
+  std::array<std::int64_t, kStatClasses> increased_at_reset{};
+  std::array<std::int64_t, kStatClasses> decreased_at_reset{};
+  std::map<HeapKey, std::unique_ptr<Heap>> heaps;
+
+  bool is_reclaimable() const { return use_count == 0 || use_on_oom; }
+};
 
 class PoolTable {
  public:
@@ -67,8 +93,6 @@ class PoolTable {
     }
     return *slot.heap;
   }
-  // Null if there is none yet.
-  Heap* find(const PoolId& pool, const HeapKey& key) FERRO_EXCLUDES(mutex_);
 
   // Lists. In order of pools, streams and kinds.
   std::vector<Heap*> heaps_of(const PoolId& id) FERRO_EXCLUDES(mutex_);
@@ -87,10 +111,18 @@ class PoolTable {
   // Requires the climb lock. Calls `visit(Heap&)` for the heaps of the pool that may have whole
   // free pages, until it returns false. Does not iterate over heaps without free pages.
   template <typename Visit>
-  void for_each_with_free_pages(const PoolId& id, Visit visit) FERRO_EXCLUDES(mutex_);
-  // The same for heaps with pending frees, of all pools.
+  void for_each_with_free_pages(const PoolId& id, Visit visit) FERRO_EXCLUDES(mutex_) {
+    for_each_in(with_free_pages_, seen_with_free_pages_,
+                [&](Heap& heap) { return heap.pool() != id || visit(heap); });
+  }
+  // The same for all heaps with pending frees, of all pools.
   template <typename Visit>
-  void for_each_with_pending(Visit visit) FERRO_EXCLUDES(mutex_);
+  void for_each_with_pending(Visit visit) FERRO_EXCLUDES(mutex_) {
+    for_each_in(with_pending_, seen_with_pending_, [&](Heap& heap) {
+      visit(heap);
+      return true;
+    });
+  }
 
   // Require the climb lock. Destroy unused heaps of pools not held, and a pool with its last heap.
   void drop_if_unused(const PoolId& id) FERRO_EXCLUDES(mutex_);
@@ -142,9 +174,11 @@ class PoolTable {
   bool try_drop(std::map<PoolId, Pool>::iterator pool) FERRO_REQUIRES(mutex_);
   void forget_heap(Heap* heap) FERRO_REQUIRES(mutex_);
   void note_flags(const PoolId& id, const Pool& pool) FERRO_REQUIRES(mutex_);
-  template <typename Function>
-  std::vector<Heap*> collect(Function accepts) FERRO_EXCLUDES(mutex_);
+  static void append(std::vector<Heap*>& heaps, const Pool& pool);
   static HeapList::Links& links_of(Heap* heap) { return heap->links(); }
+  // `visit` returns whether it goes on. `seen`: the list, as climbs have seen it.
+  template <typename Visit>
+  void for_each_in(HeapList& list, std::vector<Heap*>& seen, Visit visit) FERRO_EXCLUDES(mutex_);
 
   const std::uint64_t serial_;
   std::unique_ptr<HeapContext> context_;
@@ -187,33 +221,16 @@ class ScopedPoolHold {
 };
 
 template <typename Visit>
-void PoolTable::for_each_with_free_pages(const PoolId& id, Visit visit) {
-  with_free_pages_.take_new(seen_with_free_pages_, links_of);
-  for (std::size_t i = 0; i < seen_with_free_pages_.size();) {
-    Heap* heap = seen_with_free_pages_[i];
-    if (heap->leave_list_of_free_pages()) {
-      seen_with_free_pages_[i] = seen_with_free_pages_.back();
-      seen_with_free_pages_.pop_back();
-      continue;
-    }
-    if (heap->pool() == id && !visit(*heap)) {
-      return;
-    }
-    ++i;
-  }
-}
-
-template <typename Visit>
-void PoolTable::for_each_with_pending(Visit visit) {
-  with_pending_.take_new(seen_with_pending_, links_of);
-  for (std::size_t i = 0; i < seen_with_pending_.size();) {
-    Heap* heap = seen_with_pending_[i];
-    visit(*heap);
-    if (heap->leave_list_of_pending()) {
-      seen_with_pending_[i] = seen_with_pending_.back();
-      seen_with_pending_.pop_back();
-    } else {
+void PoolTable::for_each_in(HeapList& list, std::vector<Heap*>& seen, Visit visit) {
+  list.take_new(seen, links_of);
+  for (std::size_t i = 0; i < seen.size();) {
+    if (seen[i]->leave(list)) {
+      seen[i] = seen.back();
+      seen.pop_back();
+    } else if (visit(*seen[i])) {
       ++i;
+    } else {
+      return;
     }
   }
 }

@@ -7,11 +7,7 @@ namespace ferro {
 void Reclaimer::empty_cache(const CallContext& context) {
   // Held pools keep their memory, because their graphs may run for a long time.
   const std::vector<Heap*> givers = parts_.pools.heaps_to_empty();
-  for (Heap* heap : givers) {
-    heap->wait_for_pending();
-  }
-  wait_without_points();
-  collect_graphs();
+  wait_for_frees(givers);
   std::size_t surplus = surplus_pages(givers);
   for (Heap* heap : givers) {
     surplus -= std::min(surplus, empty_heap(*heap, surplus, context));
@@ -26,11 +22,7 @@ void Reclaimer::empty_cache(const CallContext& context) {
 
 void Reclaimer::empty_pool(const PoolId& id, const CallContext& context) {
   const std::vector<Heap*> heaps = parts_.pools.heaps_of(id);
-  for (Heap* heap : heaps) {
-    heap->wait_for_pending();
-  }
-  wait_without_points();
-  collect_graphs();
+  wait_for_frees(heaps);
   for (Heap* heap : heaps) {
     empty_heap(*heap, kAllPages, context);
   }
@@ -39,17 +31,17 @@ void Reclaimer::empty_pool(const PoolId& id, const CallContext& context) {
   }
 }
 
-// A capture, also on another device or of a library, forbids points. Then memory freed since the
-// last point is returned after this wait, as by the native allocator. An unused device stays
-// untouched.
-void Reclaimer::wait_without_points() {
+void Reclaimer::wait_for_frees(const std::vector<Heap*>& heaps) {
+  for (Heap* heap : heaps) {
+    heap->wait_for_pending();
+  }
+  // A capture, also on another device or of a library, forbids points. Then memory freed since the
+  // last point is returned after this wait, as by the native allocator. An unused device stays
+  // untouched.
   if (parts_.driver.context_if_created() != nullptr && !parts_.timeline.record()) {
     parts_.timeline.wait_during_captures();
   }
-}
-
-// After frees that waited, which may be of scratch.
-void Reclaimer::collect_graphs() {
+  // Frees that waited may be of scratch.
   const bool may_collect = parts_.captures.load() == 0 && !parts_.observer.is_within_climb();
   if (may_collect && parts_.graphs != nullptr) {
     parts_.graphs->collect();

@@ -35,8 +35,7 @@ class Reclaimer {
   std::size_t release_addresses();
 
  private:
-  void wait_without_points();
-  void collect_graphs();
+  void wait_for_frees(const std::vector<Heap*>& heaps);
   std::size_t surplus_pages(const std::vector<Heap*>& givers);
 
   const DeviceParts& parts_;

@@ -12,11 +12,11 @@ namespace ferro {
 void Sleeper::add(std::vector<Run>& runs, Heap* heap, Handle handle, std::size_t page_bytes) {
   const bool is_next = !runs.empty() && runs.back().heap == heap &&
                        runs.back().begin + runs.back().pages * page_bytes == handle.begin &&
-                       (runs.back().pages + handle.pages) * page_bytes <= kLargestRun;
+                       (runs.back().pages + handle.range.pages) * page_bytes <= kLargestRun;
   if (!is_next) {
     runs.push_back({.heap = heap, .begin = handle.begin, .pages = 0, .parts = {}});
   }
-  runs.back().pages += handle.pages;
+  runs.back().pages += handle.range.pages;
   runs.back().parts.push_back(std::move(handle));
 }
 
@@ -129,9 +129,8 @@ std::vector<Sleeper::Run> Sleeper::fall_asleep(const SleepFilter& which, Staying
       parts_.graphs != nullptr ? parts_.graphs->shared_handles() : std::set<PageHandle>{};
   std::vector<Run> runs;
   for (Heap* heap : parts_.pools.all_heaps()) {
-    for (Heap::Asleep& asleep : heap->fall_asleep(which, shared, staying)) {
-      add(runs, heap, {asleep.begin, asleep.range.pages, std::move(asleep.used), {asleep.range}},
-          page_bytes());
+    for (Handle& handle : heap->fall_asleep(which, shared, staying)) {
+      add(runs, heap, std::move(handle), page_bytes());
     }
   }
   return runs;
@@ -192,7 +191,7 @@ EventId Sleeper::event(std::size_t number) {
 // The handles are still mapped.
 void Sleeper::restore(const Run& run) {
   for (const Handle& handle : run.parts) {
-    run.heap->wake(handle.begin, handle.handles, "put_back");
+    run.heap->wake(handle.begin, {&handle.range, 1}, "put_back");
     forget_saved(handle.begin);
   }
 }
@@ -215,7 +214,7 @@ void Sleeper::give_up(const Run& run, SleepOutcome& outcome) {
     return;
   }
   for (const Handle& handle : run.parts) {
-    parts_.store.put_cached(handle.handles);
+    parts_.store.put_cached({&handle.range, 1});
   }
   parts_.store.trim(run.pages);
   outcome.bytes += run.pages * page_bytes();
@@ -231,9 +230,9 @@ SleepOutcome Sleeper::wake(const SleepFilter& which) {
   const SleepFilter all = with_scratch_of(which, Share::kSome);
   std::vector<Run> runs;
   for (Heap* heap : parts_.pools.all_heaps()) {
-    for (const Heap::Sleeping& each : heap->sleeping(all)) {
-      add(runs, heap, {each.begin, each.pages, {}, {}}, page_bytes());
-      outcome.bytes += each.pages * page_bytes();
+    for (Handle& handle : heap->sleeping(all)) {
+      outcome.bytes += handle.range.pages * page_bytes();
+      add(runs, heap, std::move(handle), page_bytes());
     }
   }
   if (parts_.graphs != nullptr) {
@@ -242,19 +241,13 @@ SleepOutcome Sleeper::wake(const SleepFilter& which) {
   if (outcome.bytes == 0) {
     return outcome;
   }
-  const auto back = [&] { return back_all(runs, all, outcome); };
-  bool is_backed = back();
-  if (!is_backed) {
+  const auto back_from_cache = [&] {
     reclaimer_.empty_cache(nullptr);
     reclaimer_.trim(Reclaimer::kAllPages);
-    is_backed = back();
-  }
-  if (!is_backed && parts_.ask_program_for_memory()) {
-    reclaimer_.empty_cache(nullptr);
-    reclaimer_.trim(Reclaimer::kAllPages);
-    is_backed = back();
-  }
-  if (!is_backed) {
+    return back_all(runs, all, outcome);
+  };
+  if (!back_all(runs, all, outcome) && !back_from_cache() &&
+      !(parts_.ask_program_for_memory() && back_from_cache())) {
     const std::size_t held = parts_.held_bytes();
     const std::size_t limit = parts_.store.limit();
     const std::size_t free =
@@ -265,7 +258,7 @@ SleepOutcome Sleeper::wake(const SleepFilter& which) {
   }
   for (const Run& run : runs) {
     for (const Handle& handle : run.parts) {
-      run.heap->wake(handle.begin, handle.handles, "woken");
+      run.heap->wake(handle.begin, {&handle.range, 1}, "woken");
       forget_saved(handle.begin);
     }
   }
@@ -305,14 +298,12 @@ bool Sleeper::back_all(std::vector<Run>& runs, const SleepFilter& which, SleepOu
 bool Sleeper::create(Run& run) {
   std::vector<HandleRange> handles;
   for (Handle& handle : run.parts) {
-    PageHandle fresh{};
-    if (parts_.store.create_one(handle.pages, &fresh) != TakeResult::kOk) {
+    if (parts_.store.create_one(handle.range.pages, &handle.range.handle) != TakeResult::kOk) {
       return false;
     }
-    handle.handles = {{fresh, handle.pages}};
-    handles.push_back(handle.handles.front());
+    handles.push_back(handle.range);
   }
-  run.is_mapped = run.heap->map_asleep(run.begin, handles) == Status::kOk;
+  run.is_mapped = run.heap->map(run.begin, handles) == Status::kOk;
   return run.is_mapped;
 }
 
@@ -327,9 +318,11 @@ void Sleeper::put_back(std::vector<Run>& runs) {
                     parts_.driver.unmap(run.begin, run.pages * page_bytes()),
                 "the driver refused to remove new mappings after a failed call");
     for (Handle& handle : run.parts) {
-      parts_.store.put_cached(handle.handles);
-      pages += pages_in(handle.handles);
-      handle.handles.clear();
+      if (handle.range.handle != kNoPage) {
+        parts_.store.put_cached({&handle.range, 1});
+        pages += handle.range.pages;
+        handle.range.handle = kNoPage;
+      }
     }
   }
   parts_.store.trim(pages);

@@ -71,12 +71,7 @@ class Sleeper {
     DevicePtr at{};
     HostStore::Piece piece;
   };
-  struct Handle {
-    DevicePtr begin{};  // of the handle that is asleep
-    std::size_t pages = 0;
-    std::vector<PageRun> used;
-    std::vector<HandleRange> handles;  // that are behind it
-  };
+  using Handle = Heap::Asleep;
   // Adjacent handles of one heap, up to kLargestRun or one handle. While one run is copied, the
   // driver maps or unmaps another.
   struct Run {

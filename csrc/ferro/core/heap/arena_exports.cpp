@@ -7,25 +7,21 @@
 
 namespace ferro {
 
-// The handle behind an address that is in no exported unit.
-Heap::Unit Heap::unit_around(const Span& span, DevicePtr ptr) const {
-  const std::size_t slot = span.page_slot(ptr);
-  const std::size_t first = span.handle_begin(slot);
-  return {span.base() + first * page_bytes_,
-          {.handle = span.page(slot), .pages = span.handle_end(slot) - first}};
-}
-
 std::vector<Heap::Unit> Heap::units_of(const Span& span, DevicePtr begin, std::size_t bytes) {
   std::vector<Unit> units;
   const DevicePtr end = begin + bytes;
   DevicePtr at = span.base() + align_down(distance(span.base(), begin), page_bytes_);
   while (at < end) {
-    const auto kept = exported_.around(at);
-    if (kept == exported_.all().end() && span.page(span.page_slot(at)) == kNoPage) {
+    const std::size_t slot = span.page_slot(at);
+    if (const auto kept = exported_.around(at); kept != exported_.all().end()) {
+      units.push_back({kept->first, kept->second});
+    } else if (span.page(slot) != kNoPage) {
+      const std::size_t first = span.handle_begin(slot);
+      units.push_back({span.base() + first * page_bytes_,
+                       {.handle = span.page(slot), .pages = span.handle_end(slot) - first}});
+    } else {
       return {};
     }
-    units.push_back(kept != exported_.all().end() ? Unit{kept->first, kept->second}
-                                                  : unit_around(span, at));
     at = units.back().begin + units.back().unit.pages * page_bytes_;
   }
   return units;

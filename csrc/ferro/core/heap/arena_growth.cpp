@@ -56,7 +56,6 @@ GrowResult Heap::grow_with(const Request& request, std::size_t spare, GrowFrom f
   // needed.
   for (;;) {
     Growth growth;
-    growth.hands_out = true;
     GrowResult begun = GrowResult::kGrown;
     {
       const HeapLock lock(mutex_);
@@ -77,11 +76,13 @@ GrowResult Heap::grow_with(const Request& request, std::size_t spare, GrowFrom f
     if (begun != GrowResult::kGrown) {
       return begun;
     }
-    if (const GrowResult filled = fill(growth, request, from); filled != GrowResult::kGrown) {
+    DevicePtr served = kNull;
+    if (const GrowResult filled = fill(growth, request, from, &served);
+        filled != GrowResult::kGrown) {
       return filled;
     }
-    *out = growth.taken;
-    if (*out != kNull) {
+    if (served != kNull) {
+      *out = served;
       return GrowResult::kGrown;
     }
   }
@@ -112,7 +113,7 @@ Epoch Heap::neighbours_freed(const Block& gap) {
 
 // The range of the block and its neighbours that were freed in epoch `until` or before. After the
 // growth was planned, another thread of the stream may have freed or taken a neighbour.
-Heap::FreeRange Heap::usable_around(const Block& block, Epoch until) {
+PageRun Heap::usable_around(const Block& block, Epoch until) {
   const auto is_usable = [until](const Block* neighbour) {
     return neighbour != nullptr && neighbour->is_free() && neighbour->freed <= until;
   };
@@ -258,11 +259,12 @@ TakeResult Heap::take_missing(const Request& request, std::size_t missing, GrowF
   return context_.store.take(wanted, out);
 }
 
-GrowResult Heap::fill(Growth& growth, const Request& request, GrowFrom from) {
+GrowResult Heap::fill(Growth& growth, const Request& request, GrowFrom from, DevicePtr* served) {
   using Clock = std::chrono::steady_clock;
   const auto began = Clock::now();
   Span& span = *growth.gap->span;
   const std::size_t gap_pages = growth.gap->size / page_bytes_;
+  const std::size_t own_pages = pages_in(growth.own.handles);
   std::vector<StoredHandle> taken;
   std::vector<HandleRange> lent;
   std::vector<HandleRange> handles;
@@ -282,8 +284,7 @@ GrowResult Heap::fill(Growth& growth, const Request& request, GrowFrom from) {
       undo();
       return GrowResult::kTooFewPages;
     }
-    growth.own_pages = growth.own.pages;
-    std::size_t missing = growth.plan.pages - std::min(growth.plan.pages, growth.own_pages);
+    std::size_t missing = growth.plan.pages - std::min(growth.plan.pages, own_pages);
     if (borrows) {
       // The rest of a larger handle would serve only small blocks.
       const bool fits = from == GrowFrom::kStore || kind_ == HeapKind::kSmallPages;
@@ -359,21 +360,21 @@ GrowResult Heap::fill(Growth& growth, const Request& request, GrowFrom from) {
       count_pool_bytes(kLarge, static_cast<std::int64_t>(from_store * page_bytes_));
     }
     notify_of_range(begin, bytes, MemoryEvent::kMapped, request.context,
-                    {name_of(request.step), growth.own_pages, static_cast<std::uint64_t>(took)});
+                    {name_of(request.step), own_pages, static_cast<std::uint64_t>(took)});
     // As natively, where the first split of a segment drops the call: a view must not show the
     // calls of freed blocks. There smaller requests split a segment of 20 MiB.
     if (request.context != nullptr && request.size >= std::max(bytes, 10 * kMiB)) {
       mapped_by_[begin] = request.context;
     }
-    const FreeRange usable = usable_around(*block, std::max(behind(), growth.behind));
+    const PageRun usable = usable_around(*block, std::max(behind(), growth.behind));
     tiling_.insert_merged(block);
     list_free_pages();
-    if (growth.hands_out && usable.bytes >= request.size) {
-      growth.taken = mark_live(
-          tiling_.cut(span.block_around(usable.begin), usable.begin, request.size), request);
+    if (served != nullptr && usable.bytes >= request.size) {
+      *served = mark_live(tiling_.cut(span.block_around(usable.begin), usable.begin, request.size),
+                          request);
     }
   }
-  pages_moved_.fetch_add(growth.own_pages, std::memory_order_relaxed);
+  pages_moved_.fetch_add(own_pages, std::memory_order_relaxed);
   if (is_lent) {
     const std::size_t added = borrows ? lent.size() : handles.size();
     context_.graphs->on_mapped(pool_, grown, lent, std::span(handles).subspan(added));
@@ -383,8 +384,6 @@ GrowResult Heap::fill(Growth& growth, const Request& request, GrowFrom from) {
   return GrowResult::kGrown;
 }
 
-// Maps handles one after the other from `begin` on; the range is in transit. On failure nothing is
-// mapped there.
 Status Heap::map(DevicePtr begin, std::span<const HandleRange> handles) {
   Driver& driver = context_.driver;
   std::size_t mapped = 0;
@@ -456,7 +455,7 @@ BlockView Heap::allocate_at(DevicePtr ptr, const Request& request) {
       tiling_.take_gap(block);
       block->state = BlockState::kTransit;
     }
-    if (fill(growth, request, GrowFrom::kStore) != GrowResult::kGrown) {
+    if (fill(growth, request, GrowFrom::kStore, nullptr) != GrowResult::kGrown) {
       return {};
     }
   }

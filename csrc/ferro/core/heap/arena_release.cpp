@@ -87,7 +87,6 @@ Heap::SetAside Heap::set_aside(const std::vector<Hole>& chosen) {
     aside.holes.push_back({block, hole.run});
     const std::vector<HandleRange> handles = tiling_.handles_behind(*block->span, hole.run);
     aside.handles.insert(aside.handles.end(), handles.begin(), handles.end());
-    aside.pages += hole.run.bytes / page_bytes_;
     aside.freed = std::max(aside.freed, block->freed);
   }
   return aside;
@@ -220,7 +219,7 @@ std::size_t Heap::release_pages(std::size_t wanted, ReleaseAfter after,
     restore(aside);
     throw;
   }
-  const std::size_t pages = aside.pages;
+  const std::size_t pages = pages_in(aside.handles);
   Left left;
   {
     const HeapLock lock(mutex_);

@@ -274,7 +274,7 @@ std::vector<AliasedBlock> Heap::alias_own(std::span<const PlacedHandle> handles)
     count_pool_bytes(kLarge, -static_cast<std::int64_t>(range.bytes));
     if (!found.empty() && handle.begin == end && found.back().block->next == block) {
       Block* before = found.back().block;
-      tiling_.join_next(before);
+      tiling_.absorb_next(before);
       found.back().handles.push_back(handle.range);
     } else {
       found.push_back({block, {handle.range}});

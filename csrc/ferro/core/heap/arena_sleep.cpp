@@ -116,18 +116,16 @@ std::vector<Heap::Asleep> Heap::fall_asleep(const SleepFilter& which,
   return asleep;
 }
 
-std::vector<Heap::Sleeping> Heap::sleeping(const SleepFilter& which) {
+std::vector<Heap::Asleep> Heap::sleeping(const SleepFilter& which) {
   const bool has_scratch = keeps_pages() && which.has_scratch(pool_);
   const HeapLock lock(mutex_);
-  std::vector<Sleeping> found;
+  std::vector<Asleep> found;
   for (const auto& [begin, retired] : asleep_) {
     const Span& span = *tiling_.span_around(begin);
-    const std::size_t slot = span.page_slot(begin);
-    const std::size_t pages = span.handle_end(slot) - slot;
-    const Use use =
-        use_of_handle(span.block_around(begin), begin, begin + pages * page_bytes_, which);
+    const DevicePtr end = tiling_.handle_end(span, begin);
+    const Use use = use_of_handle(span.block_around(begin), begin, end, which);
     if (use.any_wanted || (!use.any_other && has_scratch)) {
-      found.push_back({begin, pages});
+      found.push_back({begin, {kNoPage, distance(begin, end) / page_bytes_}});
     }
   }
   return found;
@@ -140,14 +138,13 @@ std::vector<DevicePtr> Heap::forget_asleep() {
   for (auto unit = asleep_.begin(); unit != asleep_.end();) {
     const DevicePtr begin = unit->first;
     Span& span = *tiling_.span_around(begin);
-    const std::size_t slot = span.page_slot(begin);
-    const std::size_t bytes = (span.handle_end(slot) - slot) * page_bytes_;
-    const Use use = use_of_handle(span.block_around(begin), begin, begin + bytes, any);
+    const DevicePtr end = tiling_.handle_end(span, begin);
+    const Use use = use_of_handle(span.block_around(begin), begin, end, any);
     if (use.any_wanted || use.any_other) {
       ++unit;
       continue;
     }
-    forget_mapping(begin, bytes);
+    forget_mapping(begin, distance(begin, end));
     tiling_.make_gap(tiling_.forget_asleep(span, begin));
     forgotten.push_back(begin);
     unit = asleep_.erase(unit);

@@ -68,25 +68,13 @@ bool Heap::stream_wait_for_pending() {
 }
 
 DevicePtr Heap::allocate_waited(const Request& request) {
-  for (;;) {
-    std::optional<EventId> event;
-    {
-      const HeapLock lock(mutex_);
-      tiling_.merge_all();
-      if (const DevicePtr ptr = take_best_fit(request); ptr != kNull) {
-        return ptr;
-      }
-      bool progress = false;
-      event = next_event(&progress);
-      if (!event && !progress) {
-        return kNull;
-      }
-    }
-    if (event) {
-      context_.driver.wait(*event);
-      collect_pending();
-    }
-  }
+  DevicePtr ptr = kNull;
+  do {
+    const HeapLock lock(mutex_);
+    tiling_.merge_all();
+    ptr = take_best_fit(request);
+  } while (ptr == kNull && wait_for_next());
+  return ptr;
 }
 
 std::size_t Heap::pages_missing_for(const Request& request, GrowFrom from) {

@@ -210,30 +210,25 @@ bool Heap::collect_pending() {
   return collect_locked();
 }
 
-std::optional<EventId> Heap::next_event(bool* progress) {
+bool Heap::wait_for_next() {
   std::optional<EventId> event;
-  *progress = complete_ready([&](std::vector<Block*>& ready) FERRO_REQUIRES(mutex_) {
-    event = pending_.next_event(ready);
-    return !ready.empty();
-  });
-  return event;
+  {
+    const HeapLock lock(mutex_);
+    const bool has_freed = complete_ready([&](std::vector<Block*>& ready) FERRO_REQUIRES(mutex_) {
+      event = pending_.next_event(ready);
+      return !ready.empty();
+    });
+    if (!event) {
+      return has_freed;
+    }
+  }
+  context_.driver.wait(*event);
+  collect_pending();
+  return true;
 }
 
 void Heap::wait_for_pending() {
-  for (;;) {
-    std::optional<EventId> event;
-    {
-      const HeapLock lock(mutex_);
-      bool progress = false;
-      event = next_event(&progress);
-      if (!event && !progress) {
-        return;
-      }
-    }
-    if (event) {
-      context_.driver.wait(*event);
-      collect_pending();
-    }
+  while (wait_for_next()) {
   }
 }
 

@@ -121,8 +121,6 @@ class Heap final : public MappingOwner {
       FERRO_EXCLUDES(mutex_);
   // Whether another stream uses some live block outside of captures.
   bool has_recorded_uses() FERRO_EXCLUDES(mutex_);
-  // No block is live or pending.
-  bool is_unused() FERRO_EXCLUDES(mutex_);
   // The bytes of live and pending blocks of one class; a recent value.
   std::int64_t active_bytes(StatClass cls) const {
     return stats_.current(&ClassStats::bytes, cls) +
@@ -138,7 +136,7 @@ class Heap final : public MappingOwner {
   std::size_t asleep_bytes() const FERRO_NO_THREAD_SAFETY_ANALYSIS {
     return tiling_.sleep().pages * page_bytes_;
   }
-  // Whether it is unused, has no pages and has no old mapping.
+  // Whether no block is live or pending, and it has no pages and no old mapping.
   bool is_empty() FERRO_EXCLUDES(mutex_);
 
   // The live block that starts at `ptr`, or that contains it, if any.
@@ -157,9 +155,8 @@ class Heap final : public MappingOwner {
   void check_invariants() FERRO_EXCLUDES(mutex_);
 
   HeapList::Links& links() { return links_; }
-  // Leaves the list if its condition does not hold any more. True: it has left.
-  bool leave_list_of_pending() FERRO_EXCLUDES(mutex_);
-  bool leave_list_of_free_pages() FERRO_EXCLUDES(mutex_);
+  // Leaves a list of the context if its condition does not hold any more. True: it has left.
+  bool leave(const HeapList& list) FERRO_EXCLUDES(mutex_);
 
   // Hit path. kNull: no free block fits without a step of the ladder.
   DevicePtr allocate_hit(std::size_t size, std::size_t requested, const CallContext& context)
@@ -208,8 +205,8 @@ class Heap final : public MappingOwner {
     return pool_ != kDefaultPool &&
            (context_.graphs == nullptr || context_.graphs->keeps_pages(pool_));
   }
-  // Whether its stream can wait for others: not while it captures.
-  bool may_wait_for_streams() { return !is_capturing(); }
+  // Whether its stream captures, and so cannot wait for others.
+  bool is_capturing();
   // Makes its stream wait for the epoch, so that memory freed by then may move here. The host does
   // not wait. False: a capture forbids it. The stream must exist: it lasts, or the program requests
   // memory on it.
@@ -324,34 +321,30 @@ class Heap final : public MappingOwner {
 
   // Sleep (arena_sleep.cpp; device/sleeper.h). The caller holds the climb lock.
 
-  // A handle that has just fallen asleep and is still mapped, with the parts of it that are in use.
+  // The addresses of a handle that sleeps, with the handle behind them, or kNoPage, and the parts
+  // that are in use, whose contents are kept.
   struct Asleep {
     DevicePtr begin{};
     HandleRange range;
-    std::vector<PageRun> used;
+    std::vector<PageRun> used = {};
   };
   // Puts to sleep each own handle that has memory of `which` in use and no other, or none in use
   // while graphs replay on it and `which` has its pool. Handles in `shared` are behind other
   // addresses too, and stay. Adds what stays to `staying`. No request gets memory of these handles
-  // any more, and no free returns it, until they wake.
+  // any more, and no free returns it, until they wake. They are still mapped.
   std::vector<Asleep> fall_asleep(const SleepFilter& which, const std::set<PageHandle>& shared,
                                   StayingBytes& staying) FERRO_EXCLUDES(mutex_);
   // The handles that are asleep and have memory of `which` in use, or none in use while graphs
   // replay on them and `which` has the pool; in order of address.
-  struct Sleeping {
-    DevicePtr begin{};
-    std::size_t pages = 0;
-  };
-  std::vector<Sleeping> sleeping(const SleepFilter& which) FERRO_EXCLUDES(mutex_);
+  std::vector<Asleep> sleeping(const SleepFilter& which) FERRO_EXCLUDES(mutex_);
   // Handles that are asleep and have no memory in use need none any more if no graph of the pool
   // exists: their addresses become gaps. Returns the first address of each.
   std::vector<DevicePtr> forget_asleep() FERRO_EXCLUDES(mutex_);
   // Whether some of the block that contains `ptr` is asleep.
   bool is_asleep(Span& span, DevicePtr ptr) FERRO_EXCLUDES(mutex_);
-  // Maps handles of as many pages to addresses that are asleep. On failure nothing is mapped there.
-  Status map_asleep(DevicePtr begin, std::span<const HandleRange> handles) FERRO_EXCLUDES(mutex_) {
-    return map(begin, handles);
-  }
+  // Maps handles one after the other to addresses of the arena that are in transit, aliased or
+  // asleep. On failure nothing is mapped there.
+  Status map(DevicePtr begin, std::span<const HandleRange> handles) FERRO_EXCLUDES(mutex_);
   // The handle that began at `begin` wakes: these, which are mapped there, replace it. `reason`: for
   // observers.
   void wake(DevicePtr begin, std::span<const HandleRange> handles, const char* reason)
@@ -383,9 +376,9 @@ class Heap final : public MappingOwner {
     return mark_live(block, request.requested, request.context);
   }
   bool collect_locked() FERRO_REQUIRES(mutex_);
-  // For waits without the lock: frees blocks that need no wait, and returns the event to wait for
-  // next, if any. `*progress`: some block was freed.
-  std::optional<EventId> next_event(bool* progress) FERRO_REQUIRES(mutex_);
+  // Frees blocks that need no wait. If there are none, the host waits for the next event, if any.
+  // False: neither.
+  bool wait_for_next() FERRO_EXCLUDES(mutex_);
   template <typename Step>
   bool complete_ready(Step step) FERRO_REQUIRES(mutex_);
   void list_free_pages() FERRO_REQUIRES(mutex_);
@@ -419,7 +412,6 @@ class Heap final : public MappingOwner {
   struct SetAside {
     std::vector<Hole> holes;  // `block` is the run
     std::vector<HandleRange> handles;
-    std::size_t pages = 0;  // of the handles
     Epoch freed = kUnused;  // the latest of the blocks
   };
   // A gap in transit that will get pages.
@@ -427,14 +419,7 @@ class Heap final : public MappingOwner {
     Block* gap = nullptr;
     GrowthPlan plan;
     SetAside own;
-    std::size_t own_pages = 0;  // of `own`, which is emptied
     Epoch behind = kUnused;  // the stream must be behind it, to use `own` and the gap's neighbours
-    bool hands_out = false;  // serve the request from there
-    DevicePtr taken = kNull;
-  };
-  struct FreeRange {
-    DevicePtr begin = kNull;
-    std::size_t bytes = 0;
   };
 
   // Growing (arena_growth.cpp).
@@ -446,15 +431,16 @@ class Heap final : public MappingOwner {
       FERRO_REQUIRES(mutex_);
   Epoch usable_until(const Request& request) FERRO_REQUIRES(mutex_);
   static Epoch neighbours_freed(const Block& gap);
-  static FreeRange usable_around(const Block& block, Epoch until);
+  static PageRun usable_around(const Block& block, Epoch until);
   std::optional<GrowthPlan> plan(const Request& request, std::size_t spare, Epoch until,
                                  std::vector<Block*>& gaps) FERRO_REQUIRES(mutex_);
   std::vector<Hole> movable(std::size_t wanted, const Block* gap, Epoch until)
       FERRO_REQUIRES(mutex_);
-  GrowResult fill(Growth& growth, const Request& request, GrowFrom from) FERRO_EXCLUDES(mutex_);
+  // `*served`: the block that serves the request, if it still fits. Null: none is handed out.
+  GrowResult fill(Growth& growth, const Request& request, GrowFrom from, DevicePtr* served)
+      FERRO_EXCLUDES(mutex_);
   TakeResult take_missing(const Request& request, std::size_t missing, GrowFrom from,
                           std::vector<StoredHandle>& out) FERRO_EXCLUDES(mutex_);
-  Status map(DevicePtr begin, std::span<const HandleRange> handles) FERRO_EXCLUDES(mutex_);
   // Memory that is expected to survive its capture gets own pages.
   bool borrows() const { return kind_ != HeapKind::kKeptPages && is_captured_into(); }
   bool is_captured_into() const {
@@ -472,7 +458,6 @@ class Heap final : public MappingOwner {
   void release_if_empty(Span* span) FERRO_EXCLUDES(mutex_);
   std::unique_ptr<Span> detach_if_empty(Span& span) FERRO_REQUIRES(mutex_);
   void unreserve(std::unique_ptr<Span> span) FERRO_EXCLUDES(mutex_);
-  bool is_capturing();
   // The stream's later work runs behind this epoch.
   Epoch behind() const {
     return std::max(context_.timeline.passed(), stream_lasts() ? ordered_behind_ : kUnused);
@@ -538,7 +523,6 @@ class Heap final : public MappingOwner {
     DevicePtr begin;
     ExportedUnit unit;
   };
-  Unit unit_around(const Span& span, DevicePtr ptr) const FERRO_REQUIRES(mutex_);
   // The handles behind a range, in order of address; empty if no handle is behind some page of it.
   // The first and the last may reach beyond it.
   std::vector<Unit> units_of(const Span& span, DevicePtr begin, std::size_t bytes)

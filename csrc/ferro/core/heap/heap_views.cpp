@@ -22,33 +22,21 @@ bool Heap::has_pending() {
   return pending_.count() != 0;
 }
 
-bool Heap::leave_list_of_pending() {
-  const HeapLock lock(mutex_);
-  if (pending_.count() != 0) {
-    return false;
-  }
-  context_.with_pending.drop(links_);
-  return true;
-}
-
-bool Heap::leave_list_of_free_pages() {
+bool Heap::leave(const HeapList& list) {
   const HeapLock lock(mutex_);
   const Block* largest = tiling_.free_blocks().largest();
-  if (largest != nullptr && largest->size >= page_bytes_) {
-    return false;
+  const bool stays = &list == &context_.with_pending
+                         ? pending_.count() != 0
+                         : largest != nullptr && largest->size >= page_bytes_;
+  if (!stays) {
+    list.drop(links_);
   }
-  context_.with_free_pages.drop(links_);
-  return true;
+  return !stays;
 }
 
 bool Heap::has_recorded_uses() {
   const HeapLock lock(mutex_);
   return used_outside_captures_ != 0;
-}
-
-bool Heap::is_unused() {
-  const HeapLock lock(mutex_);
-  return pending_.count() == 0 && stats_.current(&ClassStats::blocks, kAll) == 0;
 }
 
 bool Heap::is_empty() {
@@ -138,14 +126,12 @@ HeapView Heap::view() {
   view.backed_bytes = tiling_.backed_pages() * page_bytes_;
   view.free_bytes = tiling_.free_blocks().bytes();
   view.free_blocks = tiling_.free_blocks().count();
-  view.live_blocks = static_cast<std::size_t>(stats_.current(&ClassStats::blocks, kAll));
   view.pending_bytes = static_cast<std::size_t>(stats_.current(&ClassStats::pending_bytes, kAll));
   view.retired_bytes = tiling_.scratch().retired_bytes;
   view.borrowed_bytes = tiling_.scratch().borrowed_pages * page_bytes_;
   view.asleep_bytes = tiling_.sleep().pages * page_bytes_;
   view.asleep_free_bytes = tiling_.sleep().free_bytes;
   view.largest_free = largest != nullptr ? largest->size : 0;
-  view.reserved_bytes = tiling_.reserved_bytes();
   return view;
 }
 

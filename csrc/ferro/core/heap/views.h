@@ -49,14 +49,12 @@ struct HeapView {
   std::size_t backed_bytes = 0;  // of handles, also those asleep
   std::size_t free_bytes = 0;    // free and unmerged
   std::size_t free_blocks = 0;
-  std::size_t live_blocks = 0;
   std::size_t pending_bytes = 0;  // waiting for other streams
   std::size_t retired_bytes = 0;
   std::size_t borrowed_bytes = 0;     // of backed_bytes, handles of a scratch set
   std::size_t asleep_bytes = 0;       // of backed_bytes, handles that are asleep
   std::size_t asleep_free_bytes = 0;  // of asleep_bytes, not in use
   std::size_t largest_free = 0;
-  std::size_t reserved_bytes = 0;  // of addresses
 
   std::size_t live_bytes() const {
     return backed_bytes - free_bytes - pending_bytes - retired_bytes - asleep_free_bytes;

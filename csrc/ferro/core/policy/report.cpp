@@ -148,29 +148,10 @@ Verdict diagnose(const OutOfMemoryFacts& facts) {
 }
 
 const char* name_of(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kFragmentation:
-      return "FRAGMENTATION";
-    case Verdict::kWaiting:
-      return "WAITING";
-    case Verdict::kPrivatePools:
-      return "PRIVATE POOLS";
-    case Verdict::kLimit:
-      return "LIMIT";
-    case Verdict::kHeadroom:
-      return "HEADROOM";
-    case Verdict::kOtherMemory:
-      return "OTHER MEMORY";
-    case Verdict::kPoolAllocator:
-      return "POOL ALLOCATOR";
-    case Verdict::kAddresses:
-      return "ADDRESSES";
-    case Verdict::kDriver:
-      return "DRIVER";
-    case Verdict::kCapacity:
-      break;
-  }
-  return "CAPACITY";
+  constexpr std::array<const char*, kVerdicts> kNames = {
+      "FRAGMENTATION", "WAITING",        "PRIVATE POOLS", "LIMIT",  "HEADROOM",
+      "OTHER MEMORY",  "POOL ALLOCATOR", "ADDRESSES",     "DRIVER", "CAPACITY"};
+  return kNames[static_cast<std::size_t>(verdict)];
 }
 
 std::size_t shortfall(const OutOfMemoryFacts& facts) {
@@ -188,34 +169,22 @@ std::size_t other_memory(const OutOfMemoryFacts& facts) {
 }
 
 std::string advice(const OutOfMemoryFacts& facts) {
-  switch (diagnose(facts)) {
-    case Verdict::kFragmentation:
-      return previous_cached(facts) > facts.free_default
-                 ? "to install ferro_alloc before the first tensor is made"
-                 : "to allocate long-lived tensors before short-lived ones, or in a MemPool of "
-                   "their own";
-    case Verdict::kWaiting:
-      return "to end the capture, or to let the other streams finish first, as "
-             "torch.cuda.synchronize() does";
-    case Verdict::kPrivatePools:
-      return "to drop graphs and MemPools that are done, or to let graphs share a pool";
-    case Verdict::kLimit:
-      return "to raise the limit with torch.cuda.set_per_process_memory_fraction or "
-             "memory_limit_mb";
-    case Verdict::kHeadroom:
-      return "to lower headroom_mb";
-    case Verdict::kOtherMemory:
-      return "to end other processes on the device, which nvidia-smi lists";
-    case Verdict::kPoolAllocator:
-      return "to give the pool's allocator more memory, or to allocate outside of the pool";
-    case Verdict::kAddresses:
-      return "to drop pools and streams that are done, and torch.cuda.empty_cache()";
-    case Verdict::kDriver:
-      return "again; if it fails again, the system's log may show what the driver lacks";
-    case Verdict::kCapacity:
-      break;
-  }
-  return "a smaller batch, recomputed or offloaded activations, or more devices";
+  constexpr std::array<const char*, kVerdicts> kAdvice = {
+      "to allocate long-lived tensors before short-lived ones, or in a MemPool of their own",
+      "to end the capture, or to let the other streams finish first, as torch.cuda.synchronize() "
+      "does",
+      "to drop graphs and MemPools that are done, or to let graphs share a pool",
+      "to raise the limit with torch.cuda.set_per_process_memory_fraction or memory_limit_mb",
+      "to lower headroom_mb",
+      "to end other processes on the device, which nvidia-smi lists",
+      "to give the pool's allocator more memory, or to allocate outside of the pool",
+      "to drop pools and streams that are done, and torch.cuda.empty_cache()",
+      "again; if it fails again, the system's log may show what the driver lacks",
+      "a smaller batch, recomputed or offloaded activations, or more devices"};
+  const Verdict verdict = diagnose(facts);
+  return verdict == Verdict::kFragmentation && previous_cached(facts) > facts.free_default
+             ? "to install ferro_alloc before the first tensor is made"
+             : kAdvice[static_cast<std::size_t>(verdict)];
 }
 
 std::string size_text(std::size_t bytes, std::size_t request) {

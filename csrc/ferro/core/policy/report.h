@@ -65,6 +65,7 @@ enum class Verdict {
   kDriver,         // the driver refused although there was room
   kCapacity,       // live memory plus the request exceed the device
 };
+inline constexpr std::size_t kVerdicts = 10;
 
 Verdict diagnose(const OutOfMemoryFacts& facts);
 // The verdict's name in messages.

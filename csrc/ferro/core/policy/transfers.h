@@ -16,7 +16,9 @@ struct TransferRules {
 };
 
 // Units: handles transferred and allocations made, both since the program began.
-bool prefers_transfer(std::uint64_t handles_transferred, std::uint64_t allocations,
-                      const TransferRules& rules);
+constexpr bool prefers_transfer(std::uint64_t handles_transferred, std::uint64_t allocations,
+                                const TransferRules& rules) {
+  return handles_transferred < rules.handles_at_start + allocations / rules.allocations_per_handle;
+}
 
 }  // namespace ferro

@@ -19,7 +19,8 @@ struct DeviceCounters {
   // Old mappings that requests removed, and how often the driver refused to remove one.
   std::uint64_t unmapped_by_requests = 0;
   std::uint64_t unmaps_refused = 0;
-  std::uint64_t slowest_nanoseconds = 0;  // host time of the slowest climb; reset separately
+  // Host time of the slowest climb, after it has the lock; reset separately.
+  std::uint64_t slowest_nanoseconds = 0;
   std::uint64_t late_hits = 0;            // requests that climbed, and needed no new page
   LadderCounts ladder{};
   LadderCosts ladder_costs{};

@@ -5,8 +5,8 @@
 
 namespace ferro {
 
-std::optional<CaptureMark> CaptureOrder::mark(const std::vector<StreamId>& streams) {
-  CaptureMark mark{driver_.capture_frontier(stream_).capture, {}};
+std::optional<CaptureFrontier> CaptureOrder::mark(const std::vector<StreamId>& streams) {
+  CaptureFrontier mark{driver_.capture_frontier(stream_).capture, {}};
   if (mark.capture == 0) {
     return std::nullopt;
   }
@@ -47,7 +47,7 @@ void CaptureOrder::scan() {
   }
 }
 
-bool CaptureOrder::is_behind(const CaptureMark& mark) const {
+bool CaptureOrder::is_behind(const CaptureFrontier& mark) const {
   return mark.capture == capture_ && std::ranges::all_of(mark.nodes, [this](GraphNodeId node) {
            return before_.contains(node);
          });

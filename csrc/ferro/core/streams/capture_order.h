@@ -13,23 +13,17 @@
 
 namespace ferro {
 
-// The last work of some streams in one capture, at one moment.
-struct CaptureMark {
-  std::uint64_t capture = 0;
-  std::vector<GraphNodeId> nodes;
-};
-
 class CaptureOrder {
  public:
   CaptureOrder(Driver& driver, StreamId stream) : driver_(driver), stream_(stream) {}
 
-  // The mark of the work of `streams` so far in this stream's capture. None if this stream is in no
+  // The last work of `streams` so far in this stream's capture. None if this stream is in no
   // capture, or one of them is not in the same capture. Throws DriverError.
-  std::optional<CaptureMark> mark(const std::vector<StreamId>& streams);
+  std::optional<CaptureFrontier> mark(const std::vector<StreamId>& streams);
   // Visits the work captured since the last scan. Throws DriverError; the next scan then continues.
   void scan();
   // Whether all work at the mark precedes this stream's next work, as of the last scan.
-  bool is_behind(const CaptureMark& mark) const;
+  bool is_behind(const CaptureFrontier& mark) const;
   // Whether all work in the stream's capture, on any stream, precedes this stream's next work.
   // Scans first. Throws DriverError.
   bool is_behind_all();

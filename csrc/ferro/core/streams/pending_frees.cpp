@@ -27,7 +27,7 @@ bool PendingFrees::add(Block* block) {
   return true;
 }
 
-std::optional<CaptureMark> PendingFrees::captured_uses(const Block& block) {
+std::optional<CaptureFrontier> PendingFrees::captured_uses(const Block& block) {
   const bool may_be_gone =
       stream_lasts_ != nullptr && !stream_lasts_->load(std::memory_order_relaxed);
   if (may_be_gone) {

@@ -81,14 +81,14 @@ class PendingFrees {
 
   struct Deferred {
     Block* block;
-    std::optional<CaptureMark> uses;  // in the capture of the heap's stream, when all are in it
+    std::optional<CaptureFrontier> uses;  // in the capture of the heap's stream, when all are in it
   };
 
   enum class Start { kWaiting, kDeferred, kNothingToWaitFor };
   // Whether streams are queried for captures before events are recorded on them.
   enum class Query { kWhereNeeded, kAlways };
   Start start_waiting(Block* block, Query query);
-  std::optional<CaptureMark> captured_uses(const Block& block);
+  std::optional<CaptureFrontier> captured_uses(const Block& block);
   void retry_deferred(std::vector<Block*>& ready);
   void pop_complete(std::deque<Entry>& queue, std::vector<Block*>& ready);
   void finish_front(std::deque<Entry>& queue, std::vector<Block*>& ready);

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "ferro/core/types/observer.h"
+#include "ferro/driver/driver.h"
 
 #include <atomic>
 
@@ -43,7 +44,13 @@ class ObserverSlot {
   bool is_within_climb() const { return within_climb_ != 0; }
 
  private:
-  void deliver() noexcept;
+  void deliver() noexcept {
+    MemoryObserver* observer = get();
+    if (observer != nullptr && observer->has_undelivered()) {
+      const Driver::SessionBreak pause;
+      observer->deliver();
+    }
+  }
 
   std::atomic<MemoryObserver*> observer_{nullptr};
   int within_climb_ = 0;

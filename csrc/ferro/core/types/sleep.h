@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <numeric>
 
 namespace ferro {
 
@@ -44,13 +45,7 @@ struct StayingBytes {
   std::array<std::size_t, kStayReasons> by_reason{};
 
   void add(StayReason why, std::size_t bytes) { by_reason[static_cast<std::size_t>(why)] += bytes; }
-  std::size_t sum() const {
-    std::size_t bytes = 0;
-    for (const std::size_t each : by_reason) {
-      bytes += each;
-    }
-    return bytes;
-  }
+  std::size_t sum() const { return std::reduce(by_reason.begin(), by_reason.end()); }
 };
 
 }  // namespace ferro

@@ -22,7 +22,7 @@ class CaptureOrderTest : public testing::DeviceFixture {
   ~CaptureOrderTest() override { SimGpu::abandon_capture(stream_); }
 
   void work(StreamId stream) { SimGpu::fill(stream, target_, 1, 1); }
-  bool is_behind(const std::optional<CaptureMark>& mark) {
+  bool is_behind(const std::optional<CaptureFrontier>& mark) {
     order_.scan();
     return mark && order_.is_behind(*mark);
   }

@@ -326,7 +326,7 @@ TEST_F(LadderTest, NoOtherStreamWaitsForARequestOfAPoolOrOfACapture) {
 }
 
 TEST_F(LadderTest, StepsCountTheirTimeAndThePagesThatTheyMoved) {
-  EXPECT_EQ(device_->report().slowest_nanoseconds(), 0U);
+  EXPECT_EQ(device_->report().counters().slowest_nanoseconds, 0U);
   const DevicePtr a = allocate(2 * kPageBytes);
   allocate(kPageBytes);
   const DevicePtr b = allocate(2 * kPageBytes);
@@ -346,10 +346,10 @@ TEST_F(LadderTest, StepsCountTheirTimeAndThePagesThatTheyMoved) {
     all += cost.nanoseconds;
   }
   EXPECT_GT(of(LadderStep::kGrow).nanoseconds, 0U);
-  EXPECT_GT(device_->report().slowest_nanoseconds(), 0U);
-  EXPECT_LE(device_->report().slowest_nanoseconds(), all);
+  EXPECT_GT(device_->report().counters().slowest_nanoseconds, 0U);
+  EXPECT_LE(device_->report().counters().slowest_nanoseconds, all);
   device_->report().reset_peaks();
-  EXPECT_EQ(device_->report().slowest_nanoseconds(), 0U);
+  EXPECT_EQ(device_->report().counters().slowest_nanoseconds, 0U);
 }
 
 TEST_F(LadderTest, PassedPagesGoToAnyStream) {

@@ -232,8 +232,8 @@ TEST_F(DriverTest, ARefusedCallIsNamedWithTheDriversWords) {
     (void)driver_.memory_info();
     FAIL();
   } catch (const DriverError& error) {
-    EXPECT_EQ(error.call(), "cuMemGetInfo");
-    EXPECT_EQ(error.error_name(), "CUDA_ERROR_NOT_PERMITTED");
+    EXPECT_STREQ(error.what(),
+                 "ferro_alloc: cuMemGetInfo failed with CUDA_ERROR_NOT_PERMITTED on device 0");
     EXPECT_EQ(error.code(), CUDA_ERROR_NOT_PERMITTED);
   }
   FaultyApi::reset();

@@ -1,7 +1,6 @@
 #include "ferro/graph/captured_graph.h"
 
 #include "ferro/driver/error.h"
-#include "ferro/graph/capture_status.h"
 #include "support/captured_graph.h"
 #include "support/faulty_api.h"
 #include "support/sim_gpu.h"

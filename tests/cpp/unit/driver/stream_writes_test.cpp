@@ -1,5 +1,5 @@
-#include "ferro/graph/device_scalar.h"
-
+// Values that the driver writes in the order of a stream.
+#include "ferro/driver/driver.h"
 #include "support/captured_graph.h"
 #include "support/faulty_api.h"
 #include "support/sim_gpu.h"
@@ -8,26 +8,33 @@
 
 #include <array>
 #include <cstdint>
+#include <cstring>
 
 namespace ferro {
-namespace device_scalar_test {
+namespace stream_writes_test {
 
 using testing::FaultyApi;
 using testing::kPageBytes;
 using testing::SimGpu;
 
-class DeviceScalarTest : public ::testing::Test {
+class StreamWritesTest : public ::testing::Test {
  protected:
-  DeviceScalarTest() {
+  StreamWritesTest() {
     FaultyApi::reset();
     target_ = SimGpu::allocate(kPageBytes);
   }
-  ~DeviceScalarTest() override {
+  ~StreamWritesTest() override {
     FaultyApi::reset();
     SimGpu::finish_all();
     SimGpu::free(target_);
   }
 
+  template <typename T>
+  void write(DevicePtr at, T value) {
+    std::uint64_t bits = 0;
+    std::memcpy(&bits, &value, sizeof(T));
+    driver_.write(at, bits, sizeof(T), stream_);
+  }
   template <typename T>
   T read() {
     SimGpu::finish_all();
@@ -45,12 +52,12 @@ class DeviceScalarTest : public ::testing::Test {
   DevicePtr target_;
 };
 
-TEST_F(DeviceScalarTest, EverySizeIsWrittenExactly) {
+TEST_F(StreamWritesTest, EverySizeIsWrittenExactly) {
   SimGpu::fill(stream_, target_, 0xee, 16);
-  DeviceScalar(driver_, target_ + 8, 8).update(std::int64_t{-5}, stream_);
-  DeviceScalar(driver_, target_ + 4, 4).update(1.5F, stream_);
-  DeviceScalar(driver_, target_ + 2, 2).update(std::int16_t{-2}, stream_);
-  DeviceScalar(driver_, target_, 1).update(std::uint8_t{9}, stream_);
+  write(target_ + 8, std::int64_t{-5});
+  write(target_ + 4, 1.5F);
+  write(target_ + 2, std::int16_t{-2});
+  write(target_, std::uint8_t{9});
   EXPECT_EQ(read<std::uint8_t>(), 9);
   EXPECT_EQ(SimGpu::peek(target_ + 1), 0xee);
   struct Rest {
@@ -65,12 +72,11 @@ TEST_F(DeviceScalarTest, EverySizeIsWrittenExactly) {
   EXPECT_EQ(rest.eight, -5);
 }
 
-TEST_F(DeviceScalarTest, LaterWorkReadsWhatWasWrittenBeforeIt) {
+TEST_F(StreamWritesTest, LaterWorkReadsWhatWasWrittenBeforeIt) {
   constexpr std::size_t kUpdates = 100;
-  DeviceScalar scalar(driver_, target_, 8);
   for (std::uint64_t i = 1; i <= kUpdates; ++i) {
     // The updates are far ahead of the device, which has run nothing yet.
-    scalar.update(i, stream_);
+    write(target_, i);
     SimGpu::expect(SimGpu::api().memcpy_dtod_async(address_of(target_ + 8 * i), address_of(target_),
                                                    8, testing::raw(stream_)));
   }
@@ -80,27 +86,25 @@ TEST_F(DeviceScalarTest, LaterWorkReadsWhatWasWrittenBeforeIt) {
   }
 }
 
-TEST_F(DeviceScalarTest, EightBytesAreOneCallWhereTheDeviceHasIt) {
-  DeviceScalar scalar(driver_, target_, 8);
-  scalar.update(std::int64_t{-5}, stream_);
+TEST_F(StreamWritesTest, EightBytesAreOneCallWhereTheDeviceHasIt) {
+  write(target_, std::int64_t{-5});
   EXPECT_EQ(SimGpu::calls("cuStreamWriteValue64_v2"), 1U);
   EXPECT_EQ(SimGpu::calls("cuMemsetD32Async"), 0U);
   FaultyApi::fail_only("cuStreamWriteValue64_v2", 1, CUDA_ERROR_NOT_SUPPORTED);
-  scalar.update(std::int64_t{-6}, stream_);
+  write(target_, std::int64_t{-6});
   EXPECT_EQ(SimGpu::calls("cuMemsetD32Async"), 2U);
   EXPECT_EQ(read<std::int64_t>(), -6);
 }
 
-TEST_F(DeviceScalarTest, InACaptureTheValueBelongsToTheGraph) {
-  DeviceScalar scalar(driver_, target_, 8);
+TEST_F(StreamWritesTest, InACaptureTheValueBelongsToTheGraph) {
   SimGpu::begin_capture(stream_);
-  scalar.update(std::uint64_t{1} << 40, stream_);
+  write(target_, std::uint64_t{1} << 40);
   testing::DriverGraph graph(stream_);
-  scalar.update(std::uint64_t{2}, stream_);
+  write(target_, std::uint64_t{2});
   EXPECT_EQ(read<std::uint64_t>(), 2U);
   graph.launch(stream_);
   EXPECT_EQ(read<std::uint64_t>(), std::uint64_t{1} << 40);
 }
 
-}  // namespace device_scalar_test
+}  // namespace stream_writes_test
 }  // namespace ferro
