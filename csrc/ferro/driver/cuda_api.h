@@ -21,6 +21,7 @@
   X(device_get_attribute, cuDeviceGetAttribute)                                \
   X(device_total_mem, cuDeviceTotalMem_v2)                                     \
   X(primary_ctx_retain, cuDevicePrimaryCtxRetain)                              \
+  X(primary_ctx_get_state, cuDevicePrimaryCtxGetState)                         \
   X(ctx_get_current, cuCtxGetCurrent)                                          \
   X(ctx_set_current, cuCtxSetCurrent)                                          \
   /* memory */                                                                 \

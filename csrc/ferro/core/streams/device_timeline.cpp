@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <thread>
 
 namespace ferro {
 
@@ -166,22 +168,15 @@ bool DeviceTimeline::wait(Epoch epoch) {
       ++waiting_;
     }
   }
-  if (point) {
-    wait_for(*point);
-  }
-  return true;
+  return !point || wait_for(*point);
 }
 
 // The caller has counted itself in `waiting_`.
-void DeviceTimeline::wait_for(const Point& point) {
+bool DeviceTimeline::wait_for(const Point& point) {
+  bool has_passed = false;
   try {
     driver_.wait(point.events.front());
-    for (auto event = point.events.begin() + 1; event != point.events.end(); ++event) {
-      of_other(true, [&] {
-        driver_.wait(*event);
-        return true;
-      });
-    }
+    has_passed = wait_for_others(point);
   } catch (...) {
     const MutexLock lock(mutex_);
     --waiting_;
@@ -189,7 +184,28 @@ void DeviceTimeline::wait_for(const Point& point) {
   }
   const MutexLock lock(mutex_);
   --waiting_;
-  note_passed(point.epoch);
+  if (has_passed) {
+    note_passed(point.epoch);
+  }
+  return has_passed;
+}
+
+bool DeviceTimeline::wait_for_others(const Point& point) {
+  using Clock = std::chrono::steady_clock;
+  const auto begin = Clock::now();
+  for (auto event = point.events.begin() + 1; event != point.events.end(); ++event) {
+    while (!of_other(true, [&] { return driver_.is_complete(*event); })) {
+      const auto now = Clock::now();
+      if (now - begin >= patience_) {
+        gave_up_ = now;
+      }
+      if (now < gave_up_.load() + patience_) {
+        return false;
+      }
+      std::this_thread::sleep_for(kPause);
+    }
+  }
+  return true;
 }
 
 void DeviceTimeline::wait_during_captures() {

@@ -34,6 +34,7 @@
 #include "ferro/driver/driver.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <deque>
 #include <functional>
@@ -51,12 +52,15 @@ class DeviceTimeline {
   using KnownStreams = std::function<std::size_t(std::span<StreamId> to)>;
 
   // `captures`: of the process, because a capture may include streams of several devices.
+  // `patience`: the longest time for which the host waits for other devices.
   DeviceTimeline(Driver& driver, EventPool& events, CaptureCount& captures,
-                 KnownStreams known_streams)
+                 KnownStreams known_streams,
+                 std::chrono::nanoseconds patience = std::chrono::seconds(10))
       : driver_(driver),
         events_(events),
         captures_(captures),
-        known_streams_(std::move(known_streams)) {}
+        known_streams_(std::move(known_streams)),
+        patience_(patience) {}
   DeviceTimeline(const DeviceTimeline&) = delete;
   DeviceTimeline& operator=(const DeviceTimeline&) = delete;
 
@@ -84,7 +88,9 @@ class DeviceTimeline {
   // passed() then has the results so far.
   Epoch update() FERRO_EXCLUDES(mutex_);
   // The host waits until the epoch has passed. False, without a wait, if a capture forbids the
-  // point that this needs. Throws DriverError.
+  // point that this needs, and if other devices take longer than `patience`: a kernel there may
+  // wait for what this thread gives its own device next. Waits in the `patience` after that do not
+  // wait for other devices. Throws DriverError.
   bool wait(Epoch epoch) FERRO_EXCLUDES(mutex_);
   // The host waits for all work that the devices received before this call.
   bool wait_for_all() { return wait(now()); }
@@ -115,6 +121,8 @@ class DeviceTimeline {
   };
   // Before it records a point, the timeline queries whether these many streams capture, 27 ns each.
   static constexpr std::size_t kMaxQueried = 128;
+  // Between two queries of another device.
+  static constexpr std::chrono::microseconds kPause{50};
   // If there are this many, a new point replaces the last one.
   static constexpr std::size_t kMaxPoints = 256;
 
@@ -122,7 +130,8 @@ class DeviceTimeline {
   void find_contexts() FERRO_REQUIRES(mutex_);
   bool record_point(std::span<const StreamId> known) FERRO_EXCLUDES(mutex_);
   bool any_captures(std::span<const StreamId> known) FERRO_REQUIRES(mutex_);
-  void wait_for(const Point& point) FERRO_EXCLUDES(mutex_);
+  bool wait_for(const Point& point) FERRO_EXCLUDES(mutex_);
+  bool wait_for_others(const Point& point);
   // The first point that covers the epoch; null if the epoch has passed or is not recorded.
   const Point* point_behind(Epoch epoch) const FERRO_REQUIRES(mutex_);
   void note_orderable() FERRO_REQUIRES(mutex_);
@@ -132,6 +141,10 @@ class DeviceTimeline {
   EventPool& events_;
   CaptureCount& captures_;
   const KnownStreams known_streams_;
+  const std::chrono::nanoseconds patience_;
+  // When a thread last gave up waiting for other devices.
+  std::atomic<std::chrono::steady_clock::time_point> gave_up_{
+      std::chrono::steady_clock::time_point::min()};
   std::atomic<Epoch> current_{kFirstEpoch};
   std::atomic<Epoch> recorded_{kFirstEpoch - 1};  // of the last point
   std::atomic<Epoch> orderable_{kFirstEpoch - 1};
