@@ -21,7 +21,7 @@ struct DeviceCounters {
   std::uint64_t unmaps_refused = 0;
   // Host time of the slowest climb, after it has the lock; reset separately.
   std::uint64_t slowest_nanoseconds = 0;
-  std::uint64_t late_hits = 0;            // requests that climbed, and needed no new page
+  std::uint64_t late_hits = 0;  // requests that climbed, and needed no new page
   LadderCounts ladder{};
   LadderCosts ladder_costs{};
 
