@@ -48,6 +48,7 @@ CAPTURES: dict[str, Any] = {
         True,
     ],
     "a_capture_that_is_invalidated_leaves_all_usable": [True, True, True],
+    "a_stream_of_any_type_is_taken": [16, 16, ["FerroError"] * 4],
     "a_stream_that_does_not_rejoin_leaves_all_usable": [True, False, True],
     "a_capture_that_cannot_begin_leaves_all_usable": [True, True],
     "captures_nest_on_separate_streams": ["FerroError", True, True, True, True],
