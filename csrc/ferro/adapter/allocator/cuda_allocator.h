@@ -373,6 +373,9 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // Releases the failed captures of this thread on all devices (graph/pool_router.h), and
   // everything that only they held.
   void release_failed_captures();
+  // Makes the previous allocator forget a pool without holders, so that it may be used again. `own`:
+  // the captures that the caller has announced. Throws c10::Error if the pool cannot be used yet.
+  void reopen_in_previous(c10::DeviceIndex index, c10::MempoolId_t id, int own);
   void release_in_previous(c10::DeviceIndex index, c10::MempoolId_t id, bool is_ended) const;
   static void check_sharing(SharingResult result);
   // Follows up on the captures that the device's router released.

@@ -73,11 +73,8 @@ void CudaAllocator::beginAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t
   TORCH_CHECK(begun, "beginAllocateToPool: already recording to mempool_id");
   if (previous) {
     start_previous();
-    // The previous allocator refuses a pool without holders until the pool's memory is released.
-    if (previous_.pool_use_count(index, id) == 0 && captures() == 1) {
-      previous_.empty_cache();
-    }
     try {
+      reopen_in_previous(index, id, whose == FilterOwner::kGraph ? 1 : 0);
       previous_.allocator().beginAllocateToPool(index, id, std::move(filter));
     } catch (...) {
       owner.router.end(to_pool_id(id));
@@ -99,6 +96,18 @@ void CudaAllocator::beginAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t
       throw;
     }
   }
+}
+
+// The previous allocator asserts that a pool which it knows has a holder.
+void CudaAllocator::reopen_in_previous(c10::DeviceIndex index, c10::MempoolId_t id, int own) {
+  if (previous_.pool_use_count(index, id) == 0 && captures() == own) {
+    previous_.empty_cache();
+  }
+  TORCH_CHECK(previous_.pool_use_count(index, id) != 0, "The graph pool '",
+              pool_registry().name_of(to_pool_id(id)), "' (", id.first, ", ", id.second,
+              ") has no graph left, but memory of it is in use or a capture runs: PyTorch's "
+              "allocator, which serves it, cannot use it again before that. Free this memory and "
+              "end the other captures first, or use another pool.");
 }
 
 void CudaAllocator::endAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t id) {
