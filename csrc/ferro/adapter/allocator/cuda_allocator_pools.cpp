@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <functional>
 
 namespace ferro {
@@ -345,6 +346,17 @@ void CudaAllocator::on_release(const PoolId& id) {
   pool_registry().on_release(id);
   if (!pool_registry().knows(id)) {
     host_pools_.release(id);
+  }
+}
+
+void CudaAllocator::return_memory_of(const PoolId& id) {
+  if (is_in_forked_child() || has_captures() || holds_pool(id)) {
+    return;
+  }
+  try {
+    emptyCache(to_mempool_id(id));
+  } catch (const std::exception& refusal) {  // the caller is a destructor
+    TORCH_WARN(refusal.what());
   }
 }
 
