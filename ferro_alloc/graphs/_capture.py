@@ -237,7 +237,7 @@ def _stream_and_pool(
     import torch
 
     for given in where:
-        if isinstance(given, torch.cuda.Stream):
+        if isinstance(given, torch.Stream):
             if stream is not None:
                 raise FerroError(f"{function}() got {stream!r} and {given!r}: expected one stream")
             stream = given
@@ -248,7 +248,7 @@ def _stream_and_pool(
                     "a mode as capture_error_mode="
                 )
             pool = given
-    return stream, pool
+    return check_stream(stream), pool
 
 
 def end_capture(

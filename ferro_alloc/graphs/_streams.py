@@ -24,9 +24,16 @@ def require_device(what: str) -> ModuleType:
 
 
 def check_stream(stream: object) -> torch.cuda.Stream | None:
-    """Raises `FerroError` unless it is a stream or None."""
+    """Returns a `torch.cuda.Stream` also for a `torch.Stream` of a CUDA device. Raises `FerroError`
+    unless it is a stream of such a device or None."""
     import torch
 
     if stream is None or isinstance(stream, torch.cuda.Stream):
         return stream
-    raise FerroError(f"{stream!r} is not a stream: expected a torch.cuda.Stream, or None")
+    if isinstance(stream, torch.Stream) and stream.device.type == "cuda":
+        return torch.cuda.Stream(
+            stream_id=stream.stream_id,
+            device_index=stream.device_index,
+            device_type=stream.device_type,
+        )
+    raise FerroError(f"{stream!r} is not a stream of a CUDA device: expected one, or None")

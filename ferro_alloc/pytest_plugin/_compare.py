@@ -72,6 +72,7 @@ class Comparison:
         if "failed" in outcomes or "skipped" in outcomes:
             worst = "failed" if "failed" in outcomes else "skipped"
         text: Any = None
+        decisive = next(each for each in found.values() if each["outcome"] == worst)
         if worst == "failed":
             text = "\n\n".join(
                 f"under {name}:\n{each['text']}"
@@ -79,14 +80,16 @@ class Comparison:
                 if each["outcome"] == "failed"
             )
         elif worst == "skipped":
-            reason = next(each["text"] for each in found.values() if each["outcome"] == "skipped")
-            text = (str(item.path), (item.location[1] or 0) + 1, reason)
+            text = decisive["text"]
+            if decisive["xfail"] is None:
+                text = (str(item.path), (item.location[1] or 0) + 1, text)
         numbers = {name: each["numbers"] for name, each in found.items()}
         flat = [
             (f"{name}.{key}", value) for name, own in numbers.items() for key, value in own.items()
         ]
         for when in PHASES:
             is_call = when == "call"
+            expected = {} if decisive["xfail"] is None else {"wasxfail": decisive["xfail"]}
             report = pytest.TestReport(
                 nodeid=item.nodeid,
                 location=item.location,
@@ -95,6 +98,7 @@ class Comparison:
                 longrepr=text if is_call else None,
                 when=when,
                 user_properties=[*flat, (PROPERTY, json.dumps(numbers))],
+                **(expected if is_call else {}),
             )
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
@@ -135,7 +139,8 @@ class Comparison:
                     if each["when"] == "call":
                         return dict(each)
         text = f"the process ended with {done.returncode} before the test did\n"
-        return {"outcome": "failed", "text": text + done.stdout + done.stderr, "numbers": {}}
+        text += done.stdout + done.stderr
+        return {"outcome": "failed", "text": text, "numbers": {}, "xfail": None}
 
     def _off(self) -> list[str]:
         """Words against options that pytest and its plugins obey before `isolate`, and that write
@@ -157,6 +162,7 @@ class Comparison:
                     "outcome": report.outcome,
                     "text": text,
                     "numbers": numbers,
+                    "xfail": getattr(report, "wasxfail", None),
                 }
             )
         elif report.when == "call":

@@ -18,32 +18,32 @@ std::shared_ptr<const void> this_thread() {
 bool PoolRouter::begin(const PoolId& pool, Filter filter, StreamId current, PoolHold hold,
                        FilterOwner owner) {
   drop_all_abandoned(current);
-  const MutexLock lock(mutex_);
-  auto found = std::ranges::find(diversions_, pool, &Diversion::pool);
-  if (found != diversions_.end()) {
-    if (found->seen_over) {  // the program uses the pool again, so its capture has failed
-      release(*found, false);
-      diversions_.erase(found);
-      found = diversions_.end();
-    } else if (!std::exchange(found->handed_over, false)) {
-      return false;
+  for (;; std::this_thread::sleep_for(kGrace)) {
+    const MutexLock lock(mutex_);
+    const auto found = std::ranges::find(diversions_, pool, &Diversion::pool);
+    if (found != diversions_.end() && std::exchange(found->handed_over, false)) {
+      found->filter = std::move(filter);
+    } else {
+      if (found != diversions_.end()) {
+        if (!found->seen_over && !has_no_capture(*found, current)) {
+          found->awaited_since.reset();
+          return false;
+        }
+        if (may_end_soon(*found)) {
+          continue;
+        }
+        release(found, false);  // the program uses the pool again, so its capture has failed
+      }
+      const bool of_capture = !filter(current);
+      diversions_.push_back({pool, hold, std::move(filter), owner, of_capture, current,
+                             device_.stream_lasts(current), this_thread()});
+      publish_counts();
     }
-  }
-  if (found != diversions_.end()) {
-    found->filter = std::move(filter);
     if (hold == PoolHold::kHere) {
       device_.pools().hold(pool);
     }
     return true;
   }
-  const bool of_capture = !filter(current);
-  diversions_.push_back({pool, hold, std::move(filter), owner, of_capture, current,
-                         device_.stream_lasts(current), this_thread()});
-  if (hold == PoolHold::kHere) {
-    device_.pools().hold(pool);
-  }
-  publish_counts();
-  return true;
 }
 
 bool PoolRouter::hand_over(const PoolId& pool) {
@@ -83,18 +83,20 @@ bool PoolRouter::end(const PoolId& pool, EndOfCapture how) {
     return false;
   }
   if (how == EndOfCapture::kFailed && found->may_outlive_its_graph()) {
-    release(*found, true);
+    release(found, true);
+  } else {
+    diversions_.erase(found);
   }
-  diversions_.erase(found);
   publish_counts();
   return true;
 }
 
-void PoolRouter::release(const Diversion& diversion, bool is_ended) {
-  if (diversion.hold == PoolHold::kHere) {
-    device_.pools().release(diversion.pool);
+PoolRouter::Position PoolRouter::release(Position diversion, bool is_ended) {
+  if (diversion->hold == PoolHold::kHere) {
+    device_.pools().release(diversion->pool);
   }
-  released_.push_back({diversion.pool, diversion.hold, is_ended});
+  released_.push_back({diversion->pool, diversion->hold, is_ended});
+  return diversions_.erase(diversion);
 }
 
 std::vector<PoolRouter::Released> PoolRouter::take_released() {
@@ -155,31 +157,39 @@ bool PoolRouter::may_be_ending(Diversion& diversion) {
   return is_new || (diversion.is_shared && now - *diversion.seen_over < patience_);
 }
 
+bool PoolRouter::has_no_capture(const Diversion& diversion, std::optional<StreamId> existing) {
+  return failed_graphs_ == FailedGraphs::kForget && diversion.may_outlive_its_graph() &&
+         (diversion.begun_on_lasts || diversion.begun_on == existing) &&
+         !is_capturing(diversion.begun_on);
+}
+
+// Nothing tells a capture that failed without an allocation from one that its thread is about to
+// begin, so both get the same time.
+bool PoolRouter::may_end_soon(Diversion& diversion) {
+  const Clock::time_point now = Clock::now();
+  diversion.awaited_since = diversion.awaited_since.value_or(now);
+  return !diversion.seen_over && now - *diversion.awaited_since < patience_;
+}
+
 // PyTorch 2.11 neither ends the diversion of a failed capture nor releases its pool. If this thread
 // began a diversion whose stream does not capture, the capture has failed: PyTorch requests no
 // memory in one thread between the begin of a diversion and of its capture, nor between their ends.
 // Diversions of ended threads are left to the rarer calls, because another thread may end the
 // capture.
 bool PoolRouter::drop_abandoned(std::optional<StreamId> existing, Threads threads) {
-  if (failed_graphs_ == FailedGraphs::kCleanUp) {
-    return true;
-  }
   bool has_changed = false;
   bool any_new = false;
   for (auto it = diversions_.begin(); it != diversions_.end();) {
     const std::shared_ptr<const void> thread = it->begun_by.lock();
     const bool left =
         thread == nullptr ? threads == Threads::kThisAndEnded : thread == this_thread();
-    const bool is_over = left && it->may_outlive_its_graph() &&
-                         (it->begun_on_lasts || it->begun_on == existing) &&
-                         !is_capturing(it->begun_on);
+    const bool is_over = left && has_no_capture(*it, existing);
     has_changed = has_changed || is_over;
     any_new = any_new || (is_over && !it->seen_over && !it->is_shared);
     if (!is_over || may_be_ending(*it)) {
       ++it;
     } else {
-      release(*it, false);
-      it = diversions_.erase(it);
+      it = release(it, false);
     }
   }
   if (has_changed) {

@@ -51,8 +51,9 @@ class PoolRouter {
 
   // Adds a hold to the pool and diverts to it the allocations that `filter` accepts. `current` is
   // the current stream of this thread. First calls release_failed_captures(). A diversion that was
-  // handed over gets the new filter. False: another diversion to this pool exists; nothing else
-  // changed.
+  // handed over gets the new filter. If a graph object left a diversion to this pool and its stream
+  // does not capture, waits up to `patience` for its end or for its capture, then releases it.
+  // False: another diversion to this pool exists; nothing else changed.
   bool begin(const PoolId& pool, Filter filter, StreamId current, PoolHold hold = PoolHold::kHere,
              FilterOwner owner = FilterOwner::kGraph) FERRO_EXCLUDES(mutex_);
   // Instead of `end`, if the capture of this diversion goes on: a graph of PyTorch 2.15 ends and
@@ -111,6 +112,7 @@ class PoolRouter {
     bool handed_over = false;            // the next `begin` replaces the filter
     bool is_shared = false;              // served or ended by a thread that did not begin it
     std::optional<Clock::time_point> seen_over = {};  // the capture is over, the diversion is not
+    std::optional<Clock::time_point> awaited_since = {};  // by a `begin` of another thread
     bool may_outlive_its_graph() const { return of_capture && owner == FilterOwner::kGraph; }
   };
 
@@ -118,8 +120,14 @@ class PoolRouter {
   static constexpr Clock::duration kGrace = std::chrono::milliseconds(5);
 
   void publish_counts() FERRO_REQUIRES(mutex_);
-  void release(const Diversion& diversion, bool is_ended) FERRO_REQUIRES(mutex_);
-  // `existing`: a stream that is known to exist, if any.
+  using Position = std::vector<Diversion>::iterator;
+  // Ends the diversion of a failed capture. The position of the next one.
+  Position release(Position diversion, bool is_ended) FERRO_REQUIRES(mutex_);
+  // `existing`: a stream that is known to exist, if any. The diversion is of a graph's capture that
+  // has failed, has ended or has not begun.
+  bool has_no_capture(const Diversion& diversion, std::optional<StreamId> existing)
+      FERRO_REQUIRES(mutex_);
+  bool may_end_soon(Diversion& diversion) FERRO_REQUIRES(mutex_);
   enum class Threads : std::uint8_t { kThis, kThisAndEnded };
   // False: it has seen one for the first time. A second call after kGrace drops it.
   bool drop_abandoned(std::optional<StreamId> existing, Threads threads) FERRO_REQUIRES(mutex_);

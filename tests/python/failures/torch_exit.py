@@ -17,6 +17,7 @@ from tests.python.feature_checks import ALLOCATOR, MIB, error_of, filled, take
 import torch
 
 import ferro_alloc
+from ferro_alloc import graphs
 
 state, order = sys.argv[1:]
 if state in ("observed", "own_pool", "uninstalled"):
@@ -61,27 +62,40 @@ with torch.cuda.use_mem_pool(pool):
 shared = take(5 * MIB)
 shared.record_stream(side)
 
+
+def pool_with_memory():
+    """A graph pool with free memory, which goes with the last of its users."""
+    pool = graphs.CapturePool()
+    with graphs.CaptureGuard(pool) as guard:
+        source.clone()
+    pool.record_buffer(take(MIB))
+    return [guard.graph, pool]
+
+
+capture_pool = pool_with_memory()
+
 if order == "graph_first":
     del graph, pool
 elif order == "tensors_first":
-    del source, result, inside, shared
+    del source, result, inside, shared, capture_pool
 elif order == "pool_first":
     del pool
     torch.cuda.empty_cache()
 elif order == "at_exit":
     kept = [take(MIB) for _ in range(10)]
+    kept += pool_with_memory()
     atexit.register(kept.clear)
     atexit.register(torch.cuda.empty_cache)
 elif order == "cycle":
     # Only the garbage collector finds the cycle, when the interpreter ends.
     gc.disable()
-    ring = [take(MIB)]
+    ring = [take(MIB), *pool_with_memory()]
     ring.append(ring)
     del ring
 elif order == "thread":
     # The thread ends with the interpreter, and its tensors after it.
     def hold():
-        keep = take(MIB)
+        keep = take(MIB), pool_with_memory()
         held.set()
         threading.Event().wait()
         del keep
@@ -94,13 +108,15 @@ elif order == "exit_in_capture":
     with torch.cuda.stream(side):
         unfinished.capture_begin()
         inner = source.clone()
+    del capture_pool
 elif order == "exception":
     sys.exit(0)
 elif order == "fork":
+    del capture_pool[0]  # PyTorch warns where a child drops a graph
     child = os.fork()
     if child == 0:
         # Tensors of the parent are destroyed here without a CUDA call.
-        del source, result, inside
+        del source, result, inside, capture_pool
         os._exit(0 if torch.zeros(3).sum() == 0 else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert source.cpu()[1] == 2

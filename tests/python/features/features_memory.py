@@ -1,5 +1,6 @@
 """Statistics, limits, failures and snapshots."""
 
+import itertools
 import pickle
 import random
 import threading
@@ -46,21 +47,24 @@ def large_requests_that_fit_get_their_former_addresses():
         "in reverse": lambda kept: kept[::-1],
         "in random order": lambda kept: draw.sample(kept, len(kept)),
     }
+    side = torch.cuda.Stream()
+    places = {
+        "main stream": lambda: torch.cuda.stream(torch.cuda.current_stream()),
+        "side stream": lambda: torch.cuda.stream(side),
+        "MemPool": lambda: torch.cuda.use_mem_pool(pool),
+    }
     repeats = {}
-    for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):
-        for name, sizes in sequences.items():
-            for order, reorder in orders.items():
-                torch.cuda.empty_cache()
-                rounds = []
-                for _ in range(4):
-                    with torch.cuda.stream(stream):
-                        kept = [take(size) for size in sizes]
-                    rounds.append([each.data_ptr() for each in kept])
-                    kept = reorder(kept)
-                    while kept:
-                        kept.pop(0)
-                side = "side" if stream.cuda_stream else "main"
-                repeats[f"{name}, freed {order}, {side} stream"] = rounds == rounds[:1] * 4
+    for place, name, order in itertools.product(places, sequences, orders):
+        torch.cuda.empty_cache()
+        pool, rounds = torch.cuda.MemPool(), []
+        for _ in range(4):
+            with places[place]():
+                kept = [take(size) for size in sequences[name]]
+            rounds.append([each.data_ptr() for each in kept])
+            kept = orders[order](kept)
+            while kept:
+                kept.pop(0)
+        repeats[f"{name}, freed {order}, {place}"] = rounds == rounds[:1] * 4
     assert all(repeats.values()) or not FERRO, repeats
     return {name: found for name, found in repeats.items() if "mixed" not in name}
 

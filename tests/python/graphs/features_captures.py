@@ -250,6 +250,50 @@ def a_capture_that_is_invalidated_leaves_all_usable():
 
 
 @check
+def a_stream_of_any_type_is_taken():
+    """Each function that takes a stream also takes a torch.Stream of a CUDA device."""
+    stream, other = torch.Stream(device="cuda"), torch.Stream(device="cuda")
+    value = DeviceScalar(5, torch.int32, stream)
+    source, copy = filled(MIB, 2), take(MIB)
+    torch.cuda.synchronize()
+    seen = []
+    for begin in (
+        lambda: graphs.begin_capture(stream),
+        lambda: graphs.begin_capture(stream, graphs.CapturePool()),
+        lambda: graphs.begin_capture(stream=stream),
+    ):
+        begin()
+        seen.append(graphs.is_stream_capturing(stream))
+        copy.copy_(source.view(torch.uint8))
+        graph = graphs.end_capture(stream)
+        same = graph.stream.stream_id == stream.stream_id
+        seen += [graphs.capture_status(stream) is CaptureStatus.NONE, same]
+    for guard in (CaptureGuard(stream), CaptureGuard(stream=stream)):
+        with guard:
+            copy.copy_(source.view(torch.uint8))
+    for where in (None, stream, other):
+        copy.zero_()
+        torch.cuda.synchronize()
+        guard.graph.upload(where)
+        guard.graph.launch(where)
+        seen.append(has(copy, 2))
+        value.update(7, where)
+        torch.cuda.synchronize()
+        seen.append(value.tensor.item() == 7)
+        value.update(5)
+    graphed = graphs.make_graphed_callable(lambda x: x.clone(), (source,), stream=stream)
+    seen.append(has(graphed(source), 2))
+    host = torch.Stream(device="cpu")
+    refusals = [
+        error_of(lambda: graphs.begin_capture(host)),
+        error_of(lambda: CaptureGuard(stream, other)),
+        error_of(lambda: guard.graph.launch(host)),
+        error_of(lambda: value.update(1, host)),
+    ]
+    return seen.count(True), len(seen), [kind for kind, _ in refusals]
+
+
+@check
 def a_stream_that_does_not_rejoin_leaves_all_usable():
     side = torch.cuda.Stream()
     target = take(KIB)

@@ -185,6 +185,30 @@ def a_capture_whose_thread_has_ended():
     return seen
 
 
+@check
+def another_thread_uses_the_pool_while_the_first_allocates_nothing():
+    def in_mem_pool(handle):
+        with torch.cuda.use_mem_pool(handle):
+            return take(MIB).numel() == MIB
+
+    def in_capture(handle):
+        return works(with_torch, handle, torch.cuda.Stream())
+
+    def without_memory(body, pool, stream):
+        return way(FLAG.item, pool, stream)
+
+    seen = []
+    for way, use in itertools.product((with_torch, with_two_calls), (in_mem_pool, in_capture)):
+        allocates = (way is with_torch) == (use is in_mem_pool)
+        handle, good = graphs.graph_pool_handle(), []
+        kind = fail(way if allocates else without_memory, handle)
+        thread = threading.Thread(target=lambda use=use, h=handle, g=good: g.append(use(h)))
+        thread.start()
+        thread.join()
+        seen.append([kind, *good, works(with_ours, handle)])
+    return seen
+
+
 def held():
     gc.collect()
     torch.cuda.synchronize()

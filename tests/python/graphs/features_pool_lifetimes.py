@@ -5,10 +5,21 @@ Each check frees memory, overwrites all free memory, and compares what a graph r
 
 import copy
 import gc
+import itertools
 import threading
 import weakref
 
-from tests.python.feature_checks import FERRO, MIB, check, error_of, filled, finish, take, words
+from tests.python.feature_checks import (
+    ALLOCATOR,
+    FERRO,
+    MIB,
+    check,
+    error_of,
+    filled,
+    finish,
+    take,
+    words,
+)
 
 import torch
 
@@ -277,6 +288,168 @@ def a_pool_of_ones_own_releases_its_memory():
     torch.cuda.empty_cache()
     left = torch.cuda.memory_reserved() - reserved, torch.cuda.memory_allocated() - allocated
     return known, grown, same, kept >= 5 * MIB, left, pool_of(handle) is None
+
+
+# ---- memory
+
+
+def reserved():
+    gc.collect()
+    torch.cuda.synchronize()
+    return torch.cuda.memory_reserved()
+
+
+def capture_with_scratch(pool):
+    with CaptureGuard(pool) as guard:
+        take(40 * MIB).zero_()
+    return guard.graph
+
+
+def plain_graph(pool):
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool.handle):
+        take(40 * MIB).zero_()
+    return graph
+
+
+def in_mem_pool(pool):
+    with torch.cuda.use_mem_pool(pool.handle):
+        take(40 * MIB)
+
+
+def home():
+    torch.cuda.set_stream(torch.cuda.default_stream())  # torch.cuda.graph leaves its own behind
+
+
+@check
+def memory_goes_with_the_last_user():
+    """Without install() it goes with the next emptying of the cache."""
+
+    def by_handle(pool):
+        handle = graphs.graph_pool_handle()
+        return [capture_with_scratch(handle), lambda: graphs.release_graph_pool_handle(handle)]
+
+    kinds = {
+        "object": lambda pool: [capture_with_scratch(pool), pool],
+        "graph": lambda pool: [pool, capture_with_scratch(pool)],
+        "plain graph": lambda pool: [pool, plain_graph(pool)],
+        "graphs": lambda pool: [capture_with_scratch(pool), plain_graph(pool), pool],
+        "handle": by_handle,
+        "no graph": lambda pool: [in_mem_pool(pool), pool],
+    }
+    seen = {}
+    for kind, make in kinds.items():
+        torch.cuda.empty_cache()
+        before, users = reserved(), make(CapturePool())
+        steps = [reserved() - before >= 40 * MIB]
+        while users:
+            user = users.pop(0)
+            if callable(user):
+                user()
+            del user
+            left = reserved() - before  # the default pool has grown too
+            steps.append(left < 8 * MIB if FERRO and not users else left >= 40 * MIB)
+        torch.cuda.empty_cache()
+        if not all(steps) or reserved() != before:
+            seen[kind] = steps
+    return seen
+
+
+@check
+def memory_goes_in_another_thread():
+    torch.cuda.empty_cache()
+    before, pools = reserved(), [CapturePool() for _ in range(8)]
+    held = [capture_with_scratch(pool) for pool in pools]
+    held.clear()
+    threads = [threading.Thread(target=pools.pop) for _ in range(8)]
+    del held
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    del threads, thread
+    return (reserved() - before < 8 * MIB) is FERRO
+
+
+@check
+def memory_in_use_stays():
+    torch.cuda.empty_cache()
+    before, pool = reserved(), CapturePool()
+    with CaptureGuard(pool) as guard:
+        result = filled(MIB, 7)
+        take(40 * MIB).zero_()
+    guard.graph.launch()
+    torch.cuda.synchronize()
+    del pool, guard
+    left = reserved() - before
+    same = torch.equal(result.cpu(), words(7, MIB))
+    del result
+    torch.cuda.empty_cache()
+    return not FERRO or 0 < left < 40 * MIB, same, reserved() - before
+
+
+@check
+def a_capture_runs_on_when_a_pool_goes():
+    torch.cuda.empty_cache()
+    before, seen = reserved(), []
+    for mode in ("global", "thread_local", "relaxed"):
+        pool, source = CapturePool(), filled(MIB, 5)
+        capture_with_scratch(pool)
+        gc.collect()
+        torch.cuda.synchronize()
+        with CaptureGuard(capture_error_mode=mode) as guard:
+            result = source.clone()
+            held = torch.cuda.memory_reserved()
+            del pool
+            seen.append(torch.cuda.memory_reserved() == held)
+        guard.graph.launch()
+        torch.cuda.synchronize()
+        seen.append(torch.equal(result.cpu(), words(5, MIB)))
+        del result, source, guard
+    torch.cuda.empty_cache()
+    return seen, reserved() - before
+
+
+@check
+def an_emptied_pool_is_used_again():
+    seen = []
+    uses = {
+        "capture": capture_with_scratch,
+        "plain capture": plain_graph,
+        "mem pool": in_mem_pool if FERRO else capture_with_scratch,
+    }
+    for first, second in itertools.product(uses, uses):
+        pool = CapturePool()
+        uses[first](pool)
+        gc.collect()
+        seen.append(error_of(lambda use=uses[second], pool=pool: use(pool))[0])
+        home()
+    return seen.count("")
+
+
+@check
+def a_pool_whose_graphs_are_gone_is_used_again_or_refused_by_name():
+    """PyTorch's allocator cannot use a pool that it has released while memory of it is in use, and
+    fails with an assertion by itself."""
+    pool = CapturePool("decode")
+    seen = [] if FERRO else [True] * 9
+    for use in (capture_with_scratch, plain_graph, in_mem_pool) if FERRO else ():
+        with CaptureGuard(pool) as guard:
+            result = filled(MIB, 7)
+        guard.graph.launch()
+        torch.cuda.synchronize()
+        del guard
+        gc.collect()
+        kind, text = error_of(lambda use=use: use(pool))
+        clear = "'decode'" in text and "memory of it is in use" in text
+        good = not kind if ALLOCATOR == "ferro" else kind == "RuntimeError" and clear
+        seen += [good, torch.equal(result.cpu(), words(7, MIB))]
+        home()
+        del result
+        gc.collect()
+        seen.append(not error_of(lambda use=use: use(pool))[0])
+        home()
+    return seen
 
 
 # ---- seals

@@ -48,6 +48,7 @@ CAPTURES: dict[str, Any] = {
         True,
     ],
     "a_capture_that_is_invalidated_leaves_all_usable": [True, True, True],
+    "a_stream_of_any_type_is_taken": [16, 16, ["FerroError"] * 4],
     "a_stream_that_does_not_rejoin_leaves_all_usable": [True, False, True],
     "a_capture_that_cannot_begin_leaves_all_usable": [True, True],
     "captures_nest_on_separate_streams": ["FerroError", True, True, True, True],
@@ -130,6 +131,10 @@ FAILED: dict[str, Any] = {
     "nested_captures_that_fail": [["AcceleratorError"] * 2, True, [True] * 6],
     "one_pool_in_two_captures_at_once_is_refused": [["RuntimeError", True], True],
     "a_capture_whose_thread_has_ended": [["AcceleratorError", True, True]] * 3,
+    "another_thread_uses_the_pool_while_the_first_allocates_nothing": [
+        ["AcceleratorError", True, True]
+    ]
+    * 4,
     "memory_of_a_failed_capture_is_free_again": [[True, True, True], 0],
     "pinned_memory_of_a_failed_capture_is_free_again": [[True, True, True], 0],
 }

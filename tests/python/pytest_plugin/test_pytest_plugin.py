@@ -355,6 +355,39 @@ def test_compare(tmp_path: Path, options: tuple[str, ...]) -> None:
     assert json.loads(failed.read_text()) == {"test_suite.py::test_fails": True}
 
 
+OUTCOMES = """
+import pytest
+pytestmark = pytest.mark.gpu_memory_compare
+
+@pytest.mark.xfail(reason="a known fault")
+def test_fails_as_expected():
+    assert False
+
+@pytest.mark.xfail(reason="an old fault")
+def test_passes_unexpectedly():
+    pass
+
+@pytest.mark.xfail(reason="it would hang", run=False)
+def test_does_not_run(): ...
+
+@pytest.mark.skip(reason="another machine's")
+def test_skipped(): ...
+"""
+
+
+@pytest.mark.long
+def test_compared_tests_have_the_outcomes_of_pytest(tmp_path: Path) -> None:
+    done = run(tmp_path, OUTCOMES, "--ferro-simulate=h100", "--ferro-compare", "-rsxX")
+    assert re.search(r"1 skipped, 2 xfailed, 1 xpassed", done.text), done.text
+    for line in (
+        r"XFAIL test_suite.py::test_fails_as_expected - a known fault",
+        r"XFAIL test_suite.py::test_does_not_run - \[NOTRUN\] it would hang",
+        r"XPASS test_suite.py::test_passes_unexpectedly - an old fault",
+        r"SKIPPED \[1\] test_suite.py:\d+: another machine's",
+    ):
+        assert re.search(line, done.text), done.text
+
+
 def test_inactive_without_options(tmp_path: Path) -> None:
     suite = """
 import sys

@@ -149,6 +149,9 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // nothing holds it, the data kept beside its memory is dropped (graph/graph_memory.h,
   // graph/pool_registry.h, host_pools.h).
   void on_release(const PoolId& id);
+  // Returns the free memory of a pool to the driver and waits for the device, unless the pool is
+  // held or a capture runs: then the next emptying of the cache returns it. Throws nothing.
+  void return_memory_of(const PoolId& id);
 
   // Exclusive groups (graph/graph_memory.h), on all devices. Empty, or the reason of a refusal:
   // "member" of a group, "no member", "capturing", "asleep", "no memory", "native" for a pool of
@@ -371,6 +374,9 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // Releases the failed captures of this thread on all devices (graph/pool_router.h), and
   // everything that only they held.
   void release_failed_captures();
+  // Makes the previous allocator forget a pool without holders, so that it may be used again. `own`:
+  // the captures that the caller has announced. Throws c10::Error if the pool cannot be used yet.
+  void reopen_in_previous(c10::DeviceIndex index, c10::MempoolId_t id, int own);
   void release_in_previous(c10::DeviceIndex index, c10::MempoolId_t id, bool is_ended) const;
   static void check_sharing(SharingResult result);
   // Follows up on the captures that the device's router released.

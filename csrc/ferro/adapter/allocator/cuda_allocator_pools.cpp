@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <exception>
 #include <functional>
 
 namespace ferro {
@@ -74,11 +75,8 @@ void CudaAllocator::beginAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t
   TORCH_CHECK(begun, "beginAllocateToPool: already recording to mempool_id");
   if (previous) {
     start_previous();
-    // The previous allocator refuses a pool without holders until the pool's memory is released.
-    if (previous_.pool_use_count(index, id) == 0 && captures() == 1) {
-      previous_.empty_cache();
-    }
     try {
+      reopen_in_previous(index, id, whose == FilterOwner::kGraph ? 1 : 0);
       previous_.allocator().beginAllocateToPool(index, id, std::move(filter));
     } catch (...) {
       owner.router.end(to_pool_id(id));
@@ -100,6 +98,18 @@ void CudaAllocator::beginAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t
       throw;
     }
   }
+}
+
+// The previous allocator asserts that a pool which it knows has a holder.
+void CudaAllocator::reopen_in_previous(c10::DeviceIndex index, c10::MempoolId_t id, int own) {
+  if (previous_.pool_use_count(index, id) == 0 && captures() == own) {
+    previous_.empty_cache();
+  }
+  TORCH_CHECK(previous_.pool_use_count(index, id) != 0, "The graph pool '",
+              pool_registry().name_of(to_pool_id(id)), "' (", id.first, ", ", id.second,
+              ") has no graph left, but memory of it is in use or a capture runs: PyTorch's "
+              "allocator, which serves it, cannot use it again before that. Free this memory and "
+              "end the other captures first, or use another pool.");
 }
 
 void CudaAllocator::endAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t id) {
@@ -324,6 +334,17 @@ void CudaAllocator::on_release(const PoolId& id) {
   pool_registry().on_release(id);
   if (!pool_registry().knows(id)) {
     host_pools_.release(id);
+  }
+}
+
+void CudaAllocator::return_memory_of(const PoolId& id) {
+  if (is_in_forked_child() || has_captures() || holds_pool(id)) {
+    return;
+  }
+  try {
+    emptyCache(to_mempool_id(id));
+  } catch (const std::exception& refusal) {  // the caller is a destructor
+    TORCH_WARN(refusal.what());
   }
 }
 

@@ -179,11 +179,11 @@ std::vector<Hole> Heap::movable(std::size_t wanted, const Block* gap, Epoch unti
 Span* Heap::add_span(std::size_t at_least) {
   const std::size_t least = least_span();
   const std::size_t shortest = align_up(at_least, least);
+  const bool may_be_long = kind_ == HeapKind::kPages && !keeps_pages();
   std::size_t bytes = 0;
   {
     const HeapLock lock(mutex_);
-    const bool is_first = tiling_.spans().empty();
-    bytes = is_first && pool_ == kDefaultPool && kind_ == HeapKind::kPages
+    bytes = may_be_long && tiling_.spans().empty()
                 ? plan_first_span(context_.addresses.reserved_bytes(), context_.first_span,
                                   at_least, least)
                 : plan_span(addresses(), at_least, least);

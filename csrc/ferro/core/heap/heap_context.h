@@ -34,7 +34,7 @@ struct HeapContext {
   ObserverSlot& observer;
   HeapList& with_free_pages;  // heaps that may have whole free pages
   HeapList& with_pending;     // heaps that may have pending frees
-  // Bytes of the first span of large blocks of the default pool; 0: as of other arenas.
+  // Bytes of the first span of large blocks, except in pools of graphs; 0: as of others.
   std::size_t first_span = 0;
   GraphPages* graphs = nullptr;  // null: no heap borrows, and pages of private pools stay
 };

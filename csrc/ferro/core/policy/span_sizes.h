@@ -6,9 +6,9 @@
 // its mapped memory plus one smallest span, unless a single request needs more, or live blocks keep
 // spans that are otherwise empty.
 //
-// While addresses abound, the large blocks of a stream in the default pool have one span from the
-// beginning, as long as the device's memory. Then requests that are freed and made again get their
-// former addresses, as under the native allocator; a block never crosses a span.
+// While addresses abound, the large blocks of a stream have one span from the beginning, as long as
+// the device's memory, except in pools of graphs. Then requests that are freed and made again get
+// their former addresses, as under the native allocator; a block never crosses a span.
 #pragma once
 
 #include "ferro/base/bytes.h"

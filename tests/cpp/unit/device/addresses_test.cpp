@@ -104,23 +104,43 @@ TEST_F(AddressesTest, AnUnavailableExactAddressLeavesNothing) {
   }
 }
 
+// In a private pool too, as long as nothing was captured into it.
 TEST_F(AddressesTest, LargeBlocksOfAStreamGetTheirFormerAddressesInAnyOrderOfFrees) {
-  std::vector<DevicePtr> first;
-  for (int round = 0; round < 3; ++round) {
-    std::vector<DevicePtr> blocks;
-    for (std::size_t i = 0; i < 24; ++i) {
-      blocks.push_back(allocate((1 + i % 3) * kPageBytes));
+  device_->pools().hold(kGraphPool);
+  for (const PoolId& pool : {kDefaultPool, kGraphPool}) {
+    const std::size_t reserved = SimGpu::reserved_bytes();
+    std::vector<DevicePtr> first;
+    for (int round = 0; round < 3; ++round) {
+      std::vector<DevicePtr> blocks;
+      for (std::size_t i = 0; i < 24; ++i) {
+        blocks.push_back(allocate((1 + i % 3) * kPageBytes, stream_, pool));
+      }
+      EXPECT_EQ(SimGpu::reserved_bytes(),
+                reserved + align_up(device_->total_memory(), kSpanAlignment));
+      if (round == 0) {
+        first = blocks;
+      }
+      EXPECT_EQ(blocks, first) << "round " << round;
+      std::ranges::rotate(blocks, blocks.begin() + 7 * round);
+      for (const DevicePtr block : blocks) {
+        free(block);
+      }
     }
-    EXPECT_EQ(SimGpu::reserved_bytes(), align_up(device_->total_memory(), kSpanAlignment));
-    if (round == 0) {
-      first = blocks;
-    }
-    EXPECT_EQ(blocks, first) << "round " << round;
-    std::rotate(blocks.begin(), blocks.begin() + 7 * round, blocks.end());
-    for (const DevicePtr block : blocks) {
-      free(block);
-    }
+    device_->empty_cache();
   }
+  device_->pools().release(kGraphPool);
+  device_->empty_cache();
+}
+
+TEST_F(AddressesTest, APoolOfGraphsHasShortSpans) {
+  device_->pools().hold(kGraphPool);
+  ASSERT_EQ(graphs_->begin_capture(kGraphPool), SharingResult::kOk);
+  free(allocate(kPageBytes, stream_, kGraphPool));
+  EXPECT_EQ(SimGpu::reserved_bytes(), kSpanAlignment);
+  ASSERT_EQ(graphs_->end_capture(kGraphPool, GraphMemory::Outcome::kSucceeded), SharingResult::kOk);
+  device_->pools().release(kGraphPool);
+  graphs_->on_last_release(kGraphPool);
+  device_->empty_cache();
 }
 
 TEST_F(AddressesTest, AnEmptySpanIsReleasedWhenAnotherOneExists) {

@@ -282,6 +282,63 @@ TEST_F(PoolRouterTest, ACaptureThatAnotherThreadDoesNotEndInTimeHasFailed) {
   EXPECT_FALSE(router.any());
 }
 
+// With or without an allocation in the failed capture.
+TEST_F(PoolRouterTest, AnotherThreadBeginsAfterAFailedCapture) {
+  for (const bool has_served : {true, false}) {
+    for (const bool is_capture : {true, false}) {
+      PoolRouter router(*device_, FailedGraphs::kForget, std::chrono::milliseconds(1));
+      ASSERT_TRUE(router.begin(kGraphPool, captured_with(stream_), stream_));
+      SimGpu::begin_capture(stream_);
+      if (has_served) {
+        EXPECT_EQ(router.pool_for(stream_), kGraphPool);
+      }
+      SimGpu::abandon_capture(stream_);
+      on_another_thread([&] {
+        EXPECT_TRUE(
+            router.begin(kGraphPool, is_capture ? captured_with(side_) : only(side_), side_));
+      });
+      EXPECT_EQ(device_->pools().use_count(kGraphPool), 1) << "of the later diversion";
+      EXPECT_EQ(router.captures(), is_capture ? 1 : 0);
+      EXPECT_EQ(router.take_released(),
+                (std::vector<PoolRouter::Released>{{kGraphPool, PoolHold::kHere, false}}));
+      EXPECT_EQ(router.pool_for(side_), is_capture ? kDefaultPool : kGraphPool);
+      EXPECT_TRUE(router.end(kGraphPool));
+      EXPECT_TRUE(device_->pools().release(kGraphPool));
+    }
+  }
+}
+
+TEST_F(PoolRouterTest, AnotherThreadWaitsForTheEndOfADiversion) {
+  PoolRouter router(*device_, FailedGraphs::kForget, std::chrono::hours(1));
+  ASSERT_TRUE(router.begin(kGraphPool, captured_with(stream_), stream_));
+  SimGpu::begin_capture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED);
+  EXPECT_EQ(router.pool_for(stream_), kGraphPool);
+  SimGpu::end_capture(stream_);
+  std::thread other([&] {
+    SimGpu::make_current();
+    EXPECT_TRUE(router.begin(kGraphPool, only(side_), side_));
+  });
+  EXPECT_TRUE(router.end(kGraphPool));
+  other.join();
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), 2) << "both hold it";
+  EXPECT_TRUE(router.take_released().empty());
+  EXPECT_TRUE(router.end(kGraphPool));
+}
+
+TEST_F(PoolRouterTest, AnotherThreadIsRefusedOnceTheCaptureBegins) {
+  PoolRouter router(*device_, FailedGraphs::kForget, std::chrono::hours(1));
+  ASSERT_TRUE(router.begin(kGraphPool, captured_with(stream_), stream_));
+  std::thread other([&] {
+    SimGpu::make_current();
+    EXPECT_FALSE(router.begin(kGraphPool, only(side_), side_));
+  });
+  SimGpu::begin_capture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED);
+  other.join();
+  EXPECT_EQ(router.pool_for(stream_), kGraphPool);
+  SimGpu::end_capture(stream_);
+  EXPECT_TRUE(router.end(kGraphPool));
+}
+
 TEST_F(PoolRouterTest, ARunningCaptureOfAnEndedThreadIsNotDropped) {
   on_another_thread([this] {
     ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
