@@ -13,7 +13,8 @@ from functools import partial
 NINJA = re.compile(r"^\[(\d+)/(\d+)\] ")
 GTEST_ALL = re.compile(r"^\[==========\] Running (\d+) tests")
 GTEST_BEGIN = re.compile(r"^\[ RUN      \] ")
-GTEST_END = re.compile(r"^\[ +(OK|FAILED|SKIPPED) +\] (\S+\.\S+) \(\d+ ms\)")
+# The parameter of a test follows its name after a comma.
+GTEST_END = re.compile(r"^\[ +(OK|FAILED|SKIPPED) +\] (\S+?\.[^\s,]+)(?:, .*)? \(\d+ ms\)")
 # Lines of pytest, without and with workers, each with -v.
 PYTEST_ALL = re.compile(r"(?:\bcollected |\[)(\d+) items?")
 PYTEST_LEFT_OUT = re.compile(r"/ (\d+) deselected")

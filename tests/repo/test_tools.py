@@ -91,13 +91,14 @@ def test_lines_of_a_log_are_shown_and_the_status_is_the_commands(tmp_path: Path)
 LOGS = {
     "ninja": ["[3/90] Building CXX object a.o", "[4/90] Linking"],
     "googletest": [
-        "[==========] Running 3 tests from 1 test suite.",
+        "[==========] Running 4 tests from 2 test suites.",
         "[ RUN      ] Suite.Right",
         "[       OK ] Suite.Right (0 ms)",
         "[ RUN      ] Suite.Wrong",
         "suite_test.cpp:5: Failure",
         "[  FAILED  ] Suite.Wrong (1 ms)",
         "[  SKIPPED ] Suite.Left (0 ms)",
+        "[  FAILED  ] Seeds/Suite.Programs/29, where GetParam() = 29 (4 ms)",
         "[  FAILED  ] Suite.Wrong",
     ],
     "pytest": [
@@ -115,7 +116,7 @@ LOGS = {
 }
 FOUND = {
     "ninja": (4, 90, "compiled", []),
-    "googletest": (3, 3, "tests", ["Suite.Wrong"]),
+    "googletest": (4, 4, "tests", ["Suite.Wrong", "Seeds/Suite.Programs/29"]),
     "pytest": (3, 8, "tests", ["tests/test_a.py::test_two[a b]"]),
     "workers": (2, 8, "tests", ["tests/test_a.py::test_two[a b]"]),
 }

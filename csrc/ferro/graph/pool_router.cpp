@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <thread>
 #include <utility>
 
 namespace ferro {
@@ -18,8 +17,8 @@ std::shared_ptr<const void> this_thread() {
 bool PoolRouter::begin(const PoolId& pool, Filter filter, StreamId current, PoolHold hold,
                        FilterOwner owner) {
   drop_all_abandoned(current);
-  for (;; std::this_thread::sleep_for(kGrace)) {
-    const MutexLock lock(mutex_);
+  const MutexLock lock(mutex_);
+  for (;; noted_.wait_for(mutex_, kPause)) {
     const auto found = std::ranges::find(diversions_, pool, &Diversion::pool);
     if (found != diversions_.end() && std::exchange(found->handed_over, false)) {
       found->filter = std::move(filter);
@@ -73,6 +72,7 @@ void PoolRouter::note_capture_over(const PoolId& pool) {
     found->over = true;
     found->is_shared = found->is_shared || found->begun_by.lock() != this_thread();
     publish_counts();
+    noted_.notify_all();
   }
 }
 
@@ -88,6 +88,7 @@ bool PoolRouter::end(const PoolId& pool, EndOfCapture how) {
     diversions_.erase(found);
   }
   publish_counts();
+  noted_.notify_all();
   return true;
 }
 
@@ -139,22 +140,19 @@ int PoolRouter::marked() {
 void PoolRouter::release_failed_captures() { drop_all_abandoned(std::nullopt); }
 
 void PoolRouter::drop_all_abandoned(std::optional<StreamId> existing) {
-  for (;; std::this_thread::sleep_for(kGrace)) {
-    const MutexLock lock(mutex_);
-    if (drop_abandoned(existing, Threads::kThisAndEnded)) {
-      return;
-    }
+  const MutexLock lock(mutex_);
+  while (!drop_abandoned(existing, Threads::kThisAndEnded)) {
+    noted_.wait_for(mutex_, grace_);
   }
 }
 
 // A capture may be begun in one thread and ended in another, which ends the diversion soon after.
-// The other thread may have done nothing else in it, so each capture is looked at twice.
+// The other thread may have done nothing else in it, so each capture gets the time to note its end.
 bool PoolRouter::may_be_ending(Diversion& diversion) {
   const Clock::time_point now = Clock::now();
-  const bool is_new = !diversion.seen_over.has_value();
   diversion.over = true;
   diversion.seen_over = diversion.seen_over.value_or(now);
-  return is_new || (diversion.is_shared && now - *diversion.seen_over < patience_);
+  return now - *diversion.seen_over < (diversion.is_shared ? patience_ : grace_);
 }
 
 bool PoolRouter::has_no_capture(const Diversion& diversion, std::optional<StreamId> existing) {
@@ -178,15 +176,17 @@ bool PoolRouter::may_end_soon(Diversion& diversion) {
 // capture.
 bool PoolRouter::drop_abandoned(std::optional<StreamId> existing, Threads threads) {
   bool has_changed = false;
-  bool any_new = false;
+  bool any_unnoted = false;
   for (auto it = diversions_.begin(); it != diversions_.end();) {
     const std::shared_ptr<const void> thread = it->begun_by.lock();
     const bool left =
         thread == nullptr ? threads == Threads::kThisAndEnded : thread == this_thread();
     const bool is_over = left && has_no_capture(*it, existing);
     has_changed = has_changed || is_over;
-    any_new = any_new || (is_over && !it->seen_over && !it->is_shared);
-    if (!is_over || may_be_ending(*it)) {
+    if (!is_over) {
+      ++it;
+    } else if (may_be_ending(*it)) {
+      any_unnoted = any_unnoted || !it->is_shared;
       ++it;
     } else {
       it = release(it, false);
@@ -195,12 +195,12 @@ bool PoolRouter::drop_abandoned(std::optional<StreamId> existing, Threads thread
   if (has_changed) {
     publish_counts();
   }
-  return !any_new;
+  return !any_unnoted;
 }
 
 PoolId PoolRouter::pool_for(StreamId stream) {
-  for (;; std::this_thread::sleep_for(kGrace)) {
-    const MutexLock lock(mutex_);
+  const MutexLock lock(mutex_);
+  for (;; noted_.wait_for(mutex_, grace_)) {
     const bool capturing = has_captures() && is_capturing(stream);
     if (capturing || drop_abandoned(stream, Threads::kThis)) {
       return chosen_for(stream, capturing);

@@ -17,6 +17,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -43,11 +44,12 @@ class PoolRouter {
   using Filter = std::function<bool(StreamId)>;
   using Clock = std::chrono::steady_clock;
 
-  // `patience`: the longest time in which another thread may end the diversion of a capture after
-  // it ended the capture.
+  // `grace`: the longest time in which a thread that has ended a capture notes that. `patience`:
+  // in which it then ends the diversion.
   explicit PoolRouter(DeviceMemory& device, FailedGraphs failed = FailedGraphs::kForget,
-                      Clock::duration patience = std::chrono::seconds(1))
-      : device_(device), failed_graphs_(failed), patience_(patience) {}
+                      Clock::duration patience = std::chrono::seconds(1),
+                      Clock::duration grace = std::chrono::milliseconds(50))
+      : device_(device), failed_graphs_(failed), patience_(patience), grace_(grace) {}
 
   // Adds a hold to the pool and diverts to it the allocations that `filter` accepts. `current` is
   // the current stream of this thread. First calls release_failed_captures(). A diversion that was
@@ -85,7 +87,7 @@ class PoolRouter {
   // Ends the diversions of failed captures and releases their pools, if this thread or one that has
   // ended began them. One that another thread worked in or has noted as over is released only some
   // time after it was first seen here or in pool_for: that thread may be ending it. Each failed
-  // capture makes one call wait for kGrace. No-op with FailedGraphs::kCleanUp.
+  // capture makes one call wait for `grace`. No-op with FailedGraphs::kCleanUp.
   void release_failed_captures() FERRO_EXCLUDES(mutex_);
   // Returns the failed captures that were released since the last call, so that the caller releases
   // what it keeps of their pools: the hold too, if it is elsewhere.
@@ -116,8 +118,8 @@ class PoolRouter {
     bool may_outlive_its_graph() const { return of_capture && owner == FilterOwner::kGraph; }
   };
 
-  // In this time a thread that has just ended a capture notes that.
-  static constexpr Clock::duration kGrace = std::chrono::milliseconds(5);
+  // Between two looks of `begin` at a diversion that may end or become a capture's.
+  static constexpr Clock::duration kPause = std::chrono::milliseconds(5);
 
   void publish_counts() FERRO_REQUIRES(mutex_);
   using Position = std::vector<Diversion>::iterator;
@@ -129,7 +131,7 @@ class PoolRouter {
       FERRO_REQUIRES(mutex_);
   bool may_end_soon(Diversion& diversion) FERRO_REQUIRES(mutex_);
   enum class Threads : std::uint8_t { kThis, kThisAndEnded };
-  // False: it has seen one for the first time. A second call after kGrace drops it.
+  // False: the end of one may be noted soon. A call after `grace_` drops it.
   bool drop_abandoned(std::optional<StreamId> existing, Threads threads) FERRO_REQUIRES(mutex_);
   void drop_all_abandoned(std::optional<StreamId> existing) FERRO_EXCLUDES(mutex_);
   PoolId chosen_for(StreamId stream, bool capturing) FERRO_REQUIRES(mutex_);
@@ -141,7 +143,9 @@ class PoolRouter {
   DeviceMemory& device_;
   const FailedGraphs failed_graphs_;
   const Clock::duration patience_;
+  const Clock::duration grace_;
   Mutex mutex_;
+  std::condition_variable_any noted_;  // the end of a capture or of a diversion
   std::vector<Diversion> diversions_ FERRO_GUARDED_BY(mutex_);
   std::vector<Released> released_ FERRO_GUARDED_BY(mutex_);
   std::optional<int> marked_ FERRO_GUARDED_BY(mutex_);  // running ones; none before the first mark

@@ -28,6 +28,7 @@ void set_point(Machine& machine, const std::shared_ptr<Event>& event, OperationP
   event->capture = nullptr;
   event->recorded = true;
   event->operation = operation;
+  event->queries = 0;
   event->finished_at = machine.scheduler().now();
   if (event->exported) {
     machine.scheduler().run_until_done({&operation, 1});
@@ -215,6 +216,10 @@ FERRO_SIM_API cuEventQuery(CUevent handle) {
   }
   if (const CUresult result = refuse_captured(call.machine(), *event)) {
     return call.finish(result);
+  }
+  if (!event->complete() && ++event->queries == call.machine().config().polls) {
+    const OperationPtr operation = event->operation;
+    call.machine().scheduler().run_until_done({&operation, 1});
   }
   return call.finish(event->complete() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
 }

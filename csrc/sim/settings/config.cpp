@@ -82,6 +82,11 @@ bool set_value(std::string_view key, std::string_view value, MachineConfig& conf
     config.seed = n.value_or(0);
     return n.has_value();
   }
+  if (key == "polls") {
+    const auto n = parse_number<std::uint64_t>(value);
+    config.polls = n.value_or(0);
+    return n.has_value();
+  }
   if (key == "turn") {
     const auto share = parse_number<double>(value);
     config.turn_probability = share.value_or(0);

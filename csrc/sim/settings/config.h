@@ -41,6 +41,9 @@ struct MachineConfig {
   std::uint64_t seed = 1;
   // Adversarial: the share of API calls in which a ready operation gets its turn.
   double turn_probability = 0.05;
+  // Adversarial: queries of an event do its work at this one, as a GPU does while a host polls; 0:
+  // at none.
+  std::uint64_t polls = 0;
   // Adversarial: with more queued operations than this, a submitting call runs some, just as a full
   // launch queue blocks the host on a GPU.
   std::size_t max_pending = 8192;
@@ -67,9 +70,9 @@ struct MachineConfig {
 
 // Reads "key=value" pairs separated by commas, semicolons or blanks into `config`: devices, card (a
 // key, or the figures of `parse_card`), memory, context and address_space (bytes, or with the
-// suffix KiB, MiB, GiB, TiB), mode (eager, adversarial, clock), seed, turn, max_pending, program
-// (microseconds, or x and the factor), backing (0, 1), sharing. Returns one sentence about the
-// first mistake, or an empty text. After a mistake `config` is unchanged.
+// suffix KiB, MiB, GiB, TiB), mode (eager, adversarial, clock), seed, turn, polls, max_pending,
+// program (microseconds, or x and the factor), backing (0, 1), sharing. Returns one sentence about
+// the first mistake, or an empty text. After a mistake `config` is unchanged.
 std::string parse_config(std::string_view text, MachineConfig& config);
 
 // The defaults, overridden by the environment variables FERRO_SIM_DEVICES, _CARD, _MEMORY,

@@ -45,6 +45,7 @@ struct Event {
   bool exported = false;
   // The record that waits and queries refer to; null once it is known to be done.
   OperationPtr operation;
+  std::uint64_t queries = 0;  // of this record
   Clock::time_point finished_at;
   // Set when the last record was captured.
   std::shared_ptr<Capture> capture;

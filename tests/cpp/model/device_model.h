@@ -58,7 +58,7 @@ class DeviceModel {
   static constexpr unsigned kLookEvery = 8;
 
   DeviceModel(const World& world, const std::string& settings, unsigned look_every = kLookEvery)
-      : gpu_(kPages, settings + ",devices=2"), world_(world), look_every_(look_every) {
+      : gpu_(kPages, settings + ",devices=2,polls=16"), world_(world), look_every_(look_every) {
     FaultyApi::reset();
     FaultyApi::keep(&ledger_);
     device_ = std::make_unique<DeviceMemory>(FaultyApi::table(), 0, addresses(), config(),

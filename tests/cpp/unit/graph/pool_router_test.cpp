@@ -251,7 +251,7 @@ TEST_F(PoolRouterTest, ACaptureThatAnotherThreadIsEndingIsNotDropped) {
 
 // The thread that ends a capture may have allocated nothing in it, and is about to note its end.
 TEST_F(PoolRouterTest, AThreadThatHasJustEndedACaptureMayNoteThat) {
-  PoolRouter router(*device_, FailedGraphs::kForget, std::chrono::hours(1));
+  PoolRouter router(*device_, FailedGraphs::kForget, std::chrono::hours(1), std::chrono::hours(1));
   ASSERT_TRUE(router.begin(kGraphPool, captured_with(stream_), stream_));
   SimGpu::begin_capture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED);
   SimGpu::end_capture(stream_);

@@ -8,12 +8,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <set>
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
+#include <utility>
 #include <vector>
 
 namespace ferro::testing {
@@ -88,9 +92,42 @@ TEST_F(TimelineDevicesTest, AnEpochPassesWithTheWorkOfItsOwnDeviceToo) {
 
 TEST_F(TimelineDevicesTest, TheHostWaitsForAllDevices) {
   work_on(second_);
+  const Epoch freed = timeline_.now();
+  std::thread other([this] {
+    SimGpu::make_current();
+    SimGpu::finish(second_);
+  });
   EXPECT_TRUE(timeline_.wait_for_all());
   EXPECT_TRUE(is_idle(second_));
-  EXPECT_EQ(driver_.calls().event_wait, 2U);
+  EXPECT_EQ(timeline_.passed(), freed);
+  other.join();
+}
+
+// Its kernel may wait for what this thread gives its own device next.
+TEST_F(TimelineDevicesTest, TheHostGivesUpWaitingForAnotherDevice) {
+  DeviceTimeline impatient(driver_, events_, captures_, nullptr, std::chrono::milliseconds(1));
+  work_on(stream_);
+  work_on(second_);
+  const Epoch freed = impatient.now();
+  EXPECT_FALSE(impatient.wait(freed));
+  EXPECT_TRUE(is_idle(stream_)) << "its own device is waited for";
+  EXPECT_FALSE(is_idle(second_));
+  EXPECT_FALSE(impatient.has_passed(freed));
+  SimGpu::finish(second_);
+  EXPECT_TRUE(impatient.wait(freed));
+}
+
+TEST_F(TimelineDevicesTest, AWaitSoonAfterOneThatWasGivenUpDoesNotWait) {
+  DeviceTimeline timeline(driver_, events_, captures_, nullptr, std::chrono::seconds(1));
+  work_on(second_);
+  EXPECT_FALSE(timeline.wait_for_all());
+  const std::uint64_t queries = driver_.calls().event_query;
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_FALSE(timeline.wait(timeline.recorded()));
+  }
+  EXPECT_EQ(driver_.calls().event_query, queries + 100);
+  SimGpu::finish(second_);
+  EXPECT_TRUE(timeline.wait(timeline.recorded()));
 }
 
 // The other device's work may be its part of a collective, and wait for this device's part behind
@@ -243,8 +280,10 @@ TEST_F(TimelineDevicesTest, AfterARefusalEpochsStillWaitForAllDevices) {
 TEST_F(TimelineDevicesTest, ARefusedHostWaitLeavesTheEpochOpen) {
   work_on(second_);
   const Epoch freed = timeline_.now();
-  for (std::uint64_t call : {1U, 2U}) {
-    FaultyApi::fail_only("cuEventSynchronize", call, CUDA_ERROR_UNKNOWN);
+  // The second query is that of the wait.
+  for (const auto& [symbol, call] :
+       {std::pair("cuEventSynchronize", 1U), std::pair("cuEventQuery", 2U)}) {
+    FaultyApi::fail_only(symbol, call, CUDA_ERROR_UNKNOWN);
     EXPECT_THROW(timeline_.wait_for_all(), DriverError);
     EXPECT_FALSE(timeline_.has_passed(freed));
   }
@@ -254,8 +293,8 @@ TEST_F(TimelineDevicesTest, ARefusedHostWaitLeavesTheEpochOpen) {
     EXPECT_FALSE(timeline_.has_passed(freed));
   }
   FaultyApi::reset();
+  SimGpu::finish(second_);
   EXPECT_TRUE(timeline_.wait(freed));
-  EXPECT_TRUE(is_idle(second_));
 }
 
 // After an error such as a failed assertion of a kernel, every call about that device's context fails.
@@ -469,8 +508,14 @@ TEST_F(MemoryOfDevicesTest, AFullDeviceWaitsForTheWorkOfAllDevices) {
   const DevicePtr block = allocate(16 * kPageBytes);
   work_on(second_);
   free(block);
+  std::thread other([this] {
+    SimGpu::make_current();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    SimGpu::finish(second_);
+  });
   allocate(16 * kPageBytes, side_);
   EXPECT_TRUE(is_idle(second_));
+  other.join();
   EXPECT_EQ(device_->driver().calls().stream_wait, 0U);
 }
 
