@@ -67,8 +67,8 @@ void ferro_sim_at_once(void (*function)(void*), void* argument);
 /* The following may be called only within such a function. They return -1 if the range is not
  * mapped.
  *
- * Returns 1 if all bytes are known, 0 if some are not. */
-int ferro_sim_is_known(uint64_t address, size_t bytes);
+ * Returns the ferro_sim_certainty of the least certain byte. */
+int ferro_sim_least_certainty(uint64_t address, size_t bytes);
 /* Lists the contents of the range, in order. Returns the number of pieces. If there are at most
  * `room`, fills them in. Each holds a reference, which the caller releases within such a
  * function. */
@@ -78,10 +78,11 @@ void ferro_sim_release(struct ferro_sim_contents* contents);
 /* Makes the range hold these bytes of the contents. They are computed when they are read: then
  * `bytes` of the contents runs with the machine locked, on any thread. */
 int ferro_sim_hold(uint64_t address, size_t bytes, struct ferro_sim_contents* contents,
-                   size_t offset, int known);
-/* Writes bytes, and makes them known or unknown. A null source writes zeros, or with `keep` leaves
- * the bytes. */
-int ferro_sim_write(uint64_t address, const void* source, size_t bytes, int known, int keep);
+                   size_t offset, enum ferro_sim_certainty certainty);
+/* Writes bytes, and marks them. A null source writes zeros, or with `keep` leaves the bytes and marks
+ * them, unless the mark is FERRO_SIM_KNOWN. */
+int ferro_sim_write(uint64_t address, const void* source, size_t bytes,
+                    enum ferro_sim_certainty certainty, int keep);
 /* Between these calls every copy of at most 8 bytes to the host that this thread submits delivers the
  * low bytes of this value. */
 void ferro_sim_answer(uint64_t value);
@@ -93,8 +94,8 @@ void ferro_sim_operator(int change);
 uint64_t ferro_sim_transfers(void);
 /* The recorded names, one per line. */
 size_t ferro_sim_kernels(char* buffer, size_t size);
-/* The number of copies of unknown bytes to the host. */
-uint64_t ferro_sim_unknown_reads(void);
+/* The number of copies to the host whose least certain byte was this. */
+uint64_t ferro_sim_reads(enum ferro_sim_certainty least);
 
 /* Starts or stops the record of calls, which is text with one call per line. */
 void ferro_sim_set_trace(int on);

@@ -74,17 +74,16 @@ FERRO_SIM_CONTROL void ferro_sim_at_once(void (*function)(void*), void* argument
   function(argument);
 }
 
-FERRO_SIM_CONTROL int ferro_sim_is_known(uint64_t address, size_t bytes) {
+FERRO_SIM_CONTROL int ferro_sim_least_certainty(uint64_t address, size_t bytes) {
   const Segments segments(address, bytes);
   if (!segments.mapped()) {
     return -1;
   }
+  ferro_sim_certainty least = FERRO_SIM_KNOWN;
   for (const auto& segment : segments) {
-    if (!segment.memory->is_known(segment.offset, segment.bytes)) {
-      return 0;
-    }
+    least = std::min(least, segment.memory->certainties().least(segment.offset, segment.bytes));
   }
-  return 1;
+  return least;
 }
 
 FERRO_SIM_CONTROL int64_t ferro_sim_take_pieces(uint64_t address, size_t bytes,
@@ -115,7 +114,7 @@ FERRO_SIM_CONTROL void ferro_sim_release(ferro_sim_contents* contents) {
 }
 
 FERRO_SIM_CONTROL int ferro_sim_hold(uint64_t address, size_t bytes, ferro_sim_contents* contents,
-                                     size_t offset, int known) {
+                                     size_t offset, ferro_sim_certainty certainty) {
   const Segments segments(address, bytes);
   if (!segments.mapped()) {
     return -1;
@@ -123,16 +122,16 @@ FERRO_SIM_CONTROL int ferro_sim_hold(uint64_t address, size_t bytes, ferro_sim_c
   const ferro::sim::ContentsRef held(contents);
   for (const auto& segment : segments) {
     segment.memory->hold(segment.offset, segment.bytes, held, offset);
-    if (known == 0) {
-      segment.memory->forget(segment.offset, segment.bytes);
+    if (certainty != FERRO_SIM_KNOWN) {
+      segment.memory->mark(segment.offset, segment.bytes, certainty);
     }
     offset += segment.bytes;
   }
   return 0;
 }
 
-FERRO_SIM_CONTROL int ferro_sim_write(uint64_t address, const void* source, size_t bytes, int known,
-                                      int keep) {
+FERRO_SIM_CONTROL int ferro_sim_write(uint64_t address, const void* source, size_t bytes,
+                                      ferro_sim_certainty certainty, int keep) {
   const Segments segments(address, bytes);
   if (!segments.mapped()) {
     return -1;
@@ -145,8 +144,8 @@ FERRO_SIM_CONTROL int ferro_sim_write(uint64_t address, const void* source, size
     } else if (keep == 0) {
       segment.memory->discard(segment.offset, segment.bytes);
     }
-    if (known == 0) {
-      segment.memory->forget(segment.offset, segment.bytes);
+    if (certainty != FERRO_SIM_KNOWN) {
+      segment.memory->mark(segment.offset, segment.bytes, certainty);
     }
   }
   return 0;
@@ -181,7 +180,7 @@ FERRO_SIM_CONTROL size_t ferro_sim_kernels(char* buffer, size_t size) {
   return ferro::sim::copy_text(text, buffer, size);
 }
 
-FERRO_SIM_CONTROL uint64_t ferro_sim_unknown_reads(void) {
+FERRO_SIM_CONTROL uint64_t ferro_sim_reads(ferro_sim_certainty least) {
   const std::lock_guard guard(Machine::lock());
-  return Machine::current().unknown_reads();
+  return Machine::current().reads(least);
 }

@@ -18,8 +18,13 @@ constexpr std::int64_t kMaxHeld = 1024;
 // Above this number of pieces, bytes between them are taken too, unless there are this many for each.
 constexpr std::int64_t kMaxTaken = 4096;
 constexpr std::size_t kMaxGap = 64;
-// Tensors of more pieces with unknown bytes between them count as unknown.
+// Of tensors of more pieces, the bytes between the pieces are checked and marked too.
 constexpr std::int64_t kMaxChecked = 1 << 18;
+
+ferro_sim_certainty least_certainty(std::uint64_t address, std::size_t bytes) {
+  const int least = gpu().least_certainty(address, bytes);
+  return least < 0 ? FERRO_SIM_UNKNOWN : static_cast<ferro_sim_certainty>(least);
+}
 
 }  // namespace
 
@@ -83,19 +88,17 @@ void DeviceTensor::for_each_run(const Visit& visit) const {
   }
 }
 
-bool DeviceTensor::is_known() const {
-  if (gpu().is_known(address_, span()) == 1) {
-    return true;
+ferro_sim_certainty DeviceTensor::certainty() const {
+  const ferro_sim_certainty of_span = least_certainty(address_, span());
+  if (of_span == FERRO_SIM_KNOWN || span() <= bytes() || runs() > kMaxChecked) {
+    return of_span;
   }
-  if (span() <= bytes() || runs() > kMaxChecked) {
-    return false;
-  }
-  bool known = true;
+  ferro_sim_certainty least = FERRO_SIM_KNOWN;
   for_each_run([&](std::uint64_t at, std::size_t run) {
-    known = gpu().is_known(at, run) == 1;
-    return known;
+    least = std::min(least, least_certainty(at, run));
+    return least != of_span;
   });
-  return known;
+  return least;
 }
 
 Taken DeviceTensor::zeros() const {
@@ -143,43 +146,49 @@ std::optional<at::Tensor> DeviceTensor::lay_out(const at::Tensor& host) const {
 
 bool DeviceTensor::can_hold() const { return is_dense() || runs() <= kMaxHeld; }
 
-void DeviceTensor::hold(Value& value, bool known) const {
+void DeviceTensor::hold(Value& value, ferro_sim_certainty certainty) const {
   if (is_dense()) {
-    gpu().hold(address_, span(), &value, 0, known ? 1 : 0);
+    gpu().hold(address_, span(), &value, 0, certainty);
     return;
   }
   std::size_t offset = 0;
   for_each_run([&](std::uint64_t at, std::size_t run) {
-    gpu().hold(at, run, &value, offset, known ? 1 : 0);
+    gpu().hold(at, run, &value, offset, certainty);
     offset += run;
     return true;
   });
 }
 
-void DeviceTensor::write(const at::Tensor& laid_out, bool known) const {
+void DeviceTensor::write(const at::Tensor& laid_out, ferro_sim_certainty certainty) const {
   const auto* from = static_cast<const std::byte*>(laid_out.const_data_ptr());
   if (is_dense()) {
-    gpu().write(address_, from, span(), known ? 1 : 0, 0);
+    gpu().write(address_, from, span(), certainty, 0);
     return;
   }
+  const bool piecewise = certainty == FERRO_SIM_KNOWN || runs() <= kMaxChecked;
+  const ferro_sim_certainty of_span =
+      piecewise ? certainty : std::min(certainty, least_certainty(address_, span()));
   for_each_run([&](std::uint64_t at, std::size_t run) {
-    gpu().write(at, from, run, known ? 1 : 0, 0);
+    gpu().write(at, from, run, piecewise ? certainty : FERRO_SIM_KNOWN, 0);
     from += run;
     return true;
   });
+  if (!piecewise) {
+    gpu().write(address_, nullptr, span(), of_span, 1);
+  }
 }
 
 void DeviceTensor::forget(bool keep) const {
   if (is_dense()) {
-    gpu().write(address_, nullptr, span(), 0, keep ? 1 : 0);
+    gpu().write(address_, nullptr, span(), FERRO_SIM_UNKNOWN, keep ? 1 : 0);
     return;
   }
   if (runs() > kMaxForgotten) {
-    gpu().write(address_, nullptr, span(), 0, 1);
+    gpu().write(address_, nullptr, span(), FERRO_SIM_UNKNOWN, 1);
     return;
   }
   for_each_run([&](std::uint64_t at, std::size_t run) {
-    gpu().write(at, nullptr, run, 0, keep ? 1 : 0);
+    gpu().write(at, nullptr, run, FERRO_SIM_UNKNOWN, keep ? 1 : 0);
     return true;
   });
 }

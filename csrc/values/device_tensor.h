@@ -27,7 +27,8 @@ class DeviceTensor {
   at::ScalarType type() const { return type_; }
   std::size_t bytes() const { return element_bytes_ * static_cast<std::size_t>(elements_); }
 
-  bool is_known() const;
+  // That of its least certain element, or less: bytes between many pieces count too.
+  ferro_sim_certainty certainty() const;
   // What its elements are now. None: its memory is gone, or it would take too many pieces.
   std::optional<Taken> take() const;
   // The same with zeros in place of its elements.
@@ -40,9 +41,10 @@ class DeviceTensor {
   // Can its memory hold a value by reference? Otherwise it has too many pieces.
   bool can_hold() const;
   // Its elements are those of the value, which is made for this tensor, from now on.
-  void hold(Value& value, bool known) const;
-  // Writes a tensor that `lay_out` returned.
-  void write(const at::Tensor& laid_out, bool known) const;
+  void hold(Value& value, ferro_sim_certainty certainty) const;
+  // Writes a tensor that `lay_out` returned. Where that takes too many marks, the bytes between its
+  // pieces get the certainty too, and all of them the least that any of them had.
+  void write(const at::Tensor& laid_out, ferro_sim_certainty certainty) const;
   // Makes all bytes unknown, and zeros them unless `keep`.
   void forget(bool keep) const;
 

@@ -35,21 +35,22 @@ struct Evaluation::Job {
   bool takes_unknown = false;
   bool taken = false;  // `take` has run
   bool ran = false;
-  bool known = true;
-  bool value_if_known = false;
+  ferro_sim_certainty certainty = FERRO_SIM_KNOWN;  // of the inputs, and so of the results
+  bool value_if_known = false;                      // or drawn
   bool value_if_unknown = false;
   bool tests_whether_finite = false;
-  std::optional<std::int64_t> positions;  // below this
+  std::optional<PositionsRange> positions;
 
   void take() {
-    const auto is_known = [](const Operand& operand) {
-      return !operand.is_input || operand.at.is_known();
-    };
-    known = std::all_of(operands.begin(), operands.end(), is_known);
+    for (const Operand& operand : operands) {
+      if (operand.is_input && certainty != FERRO_SIM_UNKNOWN) {
+        certainty = std::min(certainty, operand.at.certainty());
+      }
+    }
     // Unknown numbers are assumed to be finite, as zeros are.
-    const bool is_assumed = !known && tests_whether_finite;
-    known = known || is_assumed;
-    computable = known || takes_unknown;
+    const bool is_assumed = certainty == FERRO_SIM_UNKNOWN && tests_whether_finite;
+    certainty = is_assumed ? FERRO_SIM_KNOWN : certainty;
+    computable = certainty != FERRO_SIM_UNKNOWN || takes_unknown;
     for (Operand& operand : operands) {
       if (computable && operand.is_input) {
         operand.taken = is_assumed ? operand.at.zeros() : operand.at.take();
@@ -72,8 +73,7 @@ struct Evaluation::Job {
   }
 
   void give() {
-    const bool has_values =
-        ran || (computable && (known ? value_if_known : value_if_unknown) && Recipe::make_room());
+    const bool has_values = ran || (computable && has_value_if_taken() && Recipe::make_room());
     std::shared_ptr<Recipe> recipe;
     if (has_values && !ran) {
       host.take_operands(std::move(operands));
@@ -90,11 +90,15 @@ struct Evaluation::Job {
     drop_inputs();
   }
 
+  bool has_value_if_taken() const {
+    return certainty != FERRO_SIM_UNKNOWN ? value_if_known : value_if_unknown;
+  }
+
  private:
   bool give_value(const Result& result, const std::shared_ptr<Recipe>& recipe) {
     const DeviceTensor& there = result.slot.layout;
     if (recipe && there.can_hold()) {
-      there.hold(*ValueRef(Value::make(recipe, result.slot)), known);
+      there.hold(*ValueRef(Value::make(recipe, result.slot)), certainty);
       return true;
     }
     const BelowModes guard;
@@ -109,23 +113,25 @@ struct Evaluation::Job {
       return false;
     }
     if (there.can_hold()) {
-      there.hold(*ValueRef(Value::make(*computed)), known);
+      there.hold(*ValueRef(Value::make(*computed)), certainty);
     } else {
-      there.write(*computed, known);
+      there.write(*computed, certainty);
     }
     return true;
   }
 
-  // Unknown positions are arbitrary but distinct.
+  // Positions of numbers are choices; those of unknown integers and booleans are unknown.
   void draw(const Value::Slot& slot) const {
     static std::uint64_t drawn = 0;
     const DeviceTensor& there = slot.layout;
-    if (there.type() != at::kLong || *positions <= 0 || !there.can_hold()) {
+    if (there.type() != at::kLong || positions->extent <= 0 || !there.can_hold()) {
       return;
     }
+    const auto& [extent, along, dimensions] = *positions;
+    const auto dimension = there.sizes().size() == dimensions ? along : std::nullopt;
     const auto recipe =
-        std::make_shared<Recipe>(DrawnPositions{there.sizes(), *positions, ++drawn});
-    there.hold(*ValueRef(Value::make(recipe, slot)), false);
+        std::make_shared<Recipe>(DrawnPositions{there.sizes(), extent, dimension, ++drawn});
+    there.hold(*ValueRef(Value::make(recipe, slot)), agrees ? FERRO_SIM_UNKNOWN : FERRO_SIM_DRAWN);
   }
 };
 
@@ -263,7 +269,7 @@ void Evaluation::begin() {
   const auto stream = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device_));
   stream_ = stream.stream();
   if (traits_.positions) {
-    job_->positions = extent_of_positions(traits_, arguments_);
+    job_->positions = range_of_positions(traits_, arguments_);
   }
   job_->tests_whether_finite = tests_whether_finite(traits_, arguments_);
   if (job_->computable) {
@@ -287,14 +293,16 @@ void Evaluation::begin_sized() {
   const std::optional<std::int64_t> assumed =
       is_size ? assumed_rows(traits_, arguments_) : std::nullopt;
   // Unknown values give the assumed size, and without an assumption that of zeros.
-  job_->computable = job_->computable && (job_->known || !assumed);
+  job_->computable = job_->computable && (job_->certainty != FERRO_SIM_UNKNOWN || !assumed);
   if (job_->computable) {
     job_->computable = job_->host.take_arguments(arguments_, job_->operands);
   }
   gpu().at_once(call_job<&Job::run>, new std::shared_ptr<Job>(job_));
   gpu().answer(static_cast<std::uint64_t>(job_->ran ? job_->host.answer() : assumed.value_or(0)));
   answering_ = true;
-  if (!job_->ran || !job_->known) {
+  if (job_->ran && job_->certainty == FERRO_SIM_DRAWN) {
+    note_read(traits_.name, Learned::kDrawn);
+  } else if (!job_->ran || job_->certainty == FERRO_SIM_UNKNOWN) {
     note_read(traits_.name, is_size ? Learned::kSize : Learned::kInteger);
   }
 }
@@ -365,7 +373,7 @@ void Evaluation::choose() {
   job.value_if_unknown = job.takes_unknown && (agrees ? most(kMaxUnknownElements)
                                                       : most(kMaxUnknownNumbers) && !job.positions);
   // In eager mode it is known by now.
-  const bool in_vain = job.taken && !(job.known ? job.value_if_known : job.value_if_unknown);
+  const bool in_vain = job.taken && !job.has_value_if_taken();
   if (in_vain) {
     job.computable = false;
     return;

@@ -3,7 +3,7 @@
 // The GPU's operator runs normally, for its allocations and launches. In the order of its stream,
 // what the inputs are is taken before it, and after it the results get values (`value.h`), which are
 // computed when they are read. Only operators whose results have sizes that depend on values compute
-// at once. Results without a value are unknown: zeros or valid positions; arguments keep their
+// at once. Results without a value are unknown zeros or drawn positions; arguments keep their
 // bytes. Used by one thread.
 #pragma once
 
@@ -20,7 +20,8 @@ namespace ferro::values {
 // their number.
 inline constexpr std::int64_t kMaxCostlyElements = 1 << 18;
 // The most elements of an operator with unknown inputs whose results get values all the same, so
-// that indices and masks agree with those that were drawn. They are unknown too.
+// that indices and masks agree with each other. They are unknown too. What follows from drawn and
+// known inputs is computed as from known ones.
 inline constexpr std::int64_t kMaxUnknownElements = 1 << 22;
 // The same for floating-point numbers.
 inline constexpr std::int64_t kMaxUnknownNumbers = 1 << 10;

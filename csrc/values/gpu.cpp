@@ -19,7 +19,7 @@ Gpu found() {
   Gpu gpu{};
   find(gpu.in_order, "ferro_sim_in_order");
   find(gpu.at_once, "ferro_sim_at_once");
-  find(gpu.is_known, "ferro_sim_is_known");
+  find(gpu.least_certainty, "ferro_sim_least_certainty");
   find(gpu.take_pieces, "ferro_sim_take_pieces");
   find(gpu.release, "ferro_sim_release");
   find(gpu.hold, "ferro_sim_hold");
@@ -27,7 +27,7 @@ Gpu found() {
   find(gpu.answer, "ferro_sim_answer");
   find(gpu.end_answer, "ferro_sim_end_answer");
   find(gpu.in_operator, "ferro_sim_operator");
-  find(gpu.unknown_reads, "ferro_sim_unknown_reads");
+  find(gpu.reads, "ferro_sim_reads");
   find(gpu.transfers, "ferro_sim_transfers");
   return gpu;
 }

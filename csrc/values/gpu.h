@@ -10,7 +10,7 @@ namespace ferro::values {
 struct Gpu {
   decltype(&ferro_sim_in_order) in_order;
   decltype(&ferro_sim_at_once) at_once;
-  decltype(&ferro_sim_is_known) is_known;
+  decltype(&ferro_sim_least_certainty) least_certainty;
   decltype(&ferro_sim_take_pieces) take_pieces;
   decltype(&ferro_sim_release) release;
   decltype(&ferro_sim_hold) hold;
@@ -18,7 +18,7 @@ struct Gpu {
   decltype(&ferro_sim_answer) answer;
   decltype(&ferro_sim_end_answer) end_answer;
   decltype(&ferro_sim_operator) in_operator;
-  decltype(&ferro_sim_unknown_reads) unknown_reads;
+  decltype(&ferro_sim_reads) reads;
   decltype(&ferro_sim_transfers) transfers;
 };
 

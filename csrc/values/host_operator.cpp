@@ -252,20 +252,27 @@ std::optional<std::int64_t> assumed_rows(const OperatorTraits& traits, const Sta
   return all ? most : unique ? one : 0;
 }
 
-std::int64_t extent_of_positions(const OperatorTraits& traits, const Stack& arguments) {
+PositionsRange range_of_positions(const OperatorTraits& traits, const Stack& arguments) {
   const at::Tensor& input = arguments[0].toTensor();
   if (input.dim() == 0) {
-    return 1;
+    return {1, std::nullopt, 0};
   }
   std::int64_t dimension = -1;
+  bool differ = true;
   if (traits.positions->dimension_argument) {
     const c10::IValue& named = arguments[*traits.positions->dimension_argument];
     if (!named.isInt()) {
-      return input.numel();
+      return {input.numel(), std::nullopt, 0};
     }
     dimension = named.toInt();
+  } else {
+    differ = !arguments[2].toBool();  // multinomial without replacement
   }
-  return input.size(dimension);
+  const std::int64_t extent = input.size(dimension);
+  const auto dimensions = static_cast<std::size_t>(input.dim());
+  dimension += dimension < 0 ? input.dim() : 0;
+  return {extent, differ ? std::optional(static_cast<std::size_t>(dimension)) : std::nullopt,
+          dimensions};
 }
 
 }  // namespace ferro::values

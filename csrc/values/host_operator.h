@@ -80,7 +80,13 @@ bool tests_whether_finite(const OperatorTraits& traits, const torch::jit::Stack&
 std::optional<std::int64_t> assumed_rows(const OperatorTraits& traits,
                                          const torch::jit::Stack& arguments);
 
-// The extent of the dimension that the positions in the operator's last result refer to.
-std::int64_t extent_of_positions(const OperatorTraits& traits, const torch::jit::Stack& arguments);
+// What the positions in the operator's last result refer to.
+struct PositionsRange {
+  std::int64_t extent = 0;
+  // The dimension along which positions differ, in results of as many dimensions as the input has.
+  std::optional<std::size_t> dimension;
+  std::size_t dimensions = 0;
+};
+PositionsRange range_of_positions(const OperatorTraits& traits, const torch::jit::Stack& arguments);
 
 }  // namespace ferro::values

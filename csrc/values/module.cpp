@@ -12,7 +12,7 @@ using ferro::values::Read;
 
 namespace {
 // In the order of `Learned`.
-constexpr const char* kLearned[] = {"float", "integer", "size"};
+constexpr const char* kLearned[] = {"float", "drawn", "integer", "size"};
 }  // namespace
 
 PYBIND11_MODULE(_values, module) {

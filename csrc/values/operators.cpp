@@ -10,6 +10,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 
@@ -49,10 +50,13 @@ class Wrapper : public c10::OperatorKernel {
           traits_.kind == Kind::kNothing) {
         kernel_.callBoxed(op, keys, stack);
       } else if (traits_.kind == Kind::kReads || traits_.kind == Kind::kCopy) {
-        const std::uint64_t before = gpu().unknown_reads();
+        const std::uint64_t unknown = gpu().reads(FERRO_SIM_UNKNOWN);
+        const std::uint64_t drawn = gpu().reads(FERRO_SIM_DRAWN);
         evaluate(op, keys, stack);
-        if (gpu().unknown_reads() != before) {
-          note_read(traits_.name, learned_from(*stack));
+        const bool read_unknown = gpu().reads(FERRO_SIM_UNKNOWN) != unknown;
+        if (read_unknown || gpu().reads(FERRO_SIM_DRAWN) != drawn) {
+          const Learned learned = learned_from(*stack);
+          note_read(traits_.name, read_unknown ? learned : std::min(learned, Learned::kDrawn));
         }
       } else {
         evaluate(op, keys, stack);

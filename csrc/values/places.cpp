@@ -90,9 +90,11 @@ void note_read(const std::string& operation, Learned learned) {
     return;
   }
   if (n.reads.size() < kMaxReported) {
-    std::fprintf(stderr,
-                 "ferro_alloc: %s reads values that the simulated GPU did not compute (%s)\n",
-                 place.empty() ? "the program" : place.c_str(), operation.c_str());
+    std::fprintf(stderr, "ferro_alloc: %s reads values that %s (%s)\n",
+                 place.empty() ? "the program" : place.c_str(),
+                 learned == Learned::kDrawn ? "follow from choices that the simulated GPU drew"
+                                            : "the simulated GPU did not compute",
+                 operation.c_str());
   }
   n.reads.push_back({std::move(place), operation, 1, learned, n.read_count});
 }

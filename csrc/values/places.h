@@ -13,6 +13,7 @@ namespace ferro::values {
 // What the program learned from a read.
 enum class Learned : std::uint8_t {
   kFloat,    // floating-point numbers only, which most programs print
+  kDrawn,    // sizes, integers or booleans that follow from drawn choices and known values alone
   kInteger,  // integers or booleans: counts, positions, branches
   kSize,     // the size of an operator's result
 };

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <numeric>
 #include <unistd.h>
 #include <utility>
 
@@ -17,6 +18,66 @@ namespace {
 constexpr std::size_t kSmallCost = 32 << 20;
 // Values without inputs that are smaller are kept for good.
 constexpr std::size_t kKeptBytes = 1 << 20;
+
+// Rows of different positions below `extent`.
+class RowsOfPositions {
+ public:
+  RowsOfPositions(std::int64_t extent, std::uint64_t seed)
+      : extent_(static_cast<std::uint64_t>(extent)), state_(seed * 0xd1342543de82ef95) {}
+
+  // Writes `length` positions, at most `extent`.
+  void draw(std::int64_t length, std::int64_t* to, std::int64_t stride) {
+    if (length == 1) {
+      *to = static_cast<std::int64_t>(below(extent_));
+    } else if (extent_ <= kMaxShuffled) {
+      shuffle(length, to, stride);
+    } else {
+      step(length, to, stride);
+    }
+  }
+
+ private:
+  // Of more positions a row has a random step, which takes no memory for all of them.
+  static constexpr std::uint64_t kMaxShuffled = 1 << 22;
+
+  std::uint64_t below(std::uint64_t limit) {
+    state_ += 0x9e3779b97f4a7c15;  // splitmix64
+    std::uint64_t mixed = (state_ ^ (state_ >> 30)) * 0xbf58476d1ce4e5b9;
+    mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111eb;
+    mixed ^= mixed >> 31;
+    return limit >> 32 == 0 ? (mixed >> 32) * limit >> 32 : mixed % limit;
+  }
+
+  // The first part of a random order of all positions. Any order can be shuffled further.
+  void shuffle(std::int64_t length, std::int64_t* to, std::int64_t stride) {
+    if (order_.empty()) {
+      order_.resize(extent_);
+      std::iota(order_.begin(), order_.end(), 0);
+    }
+    for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(length); ++i) {
+      std::swap(order_[i], order_[i + below(extent_ - i)]);
+      *to = order_[i];
+      to += stride;
+    }
+  }
+
+  void step(std::int64_t length, std::int64_t* to, std::int64_t stride) {
+    std::uint64_t at = below(extent_);
+    std::uint64_t by = 1 + below(extent_ - 1);
+    while (std::gcd(by, extent_) != 1) {
+      by = by % (extent_ - 1) + 1;
+    }
+    for (std::int64_t i = 0; i < length; ++i) {
+      *to = static_cast<std::int64_t>(at);
+      to += stride;
+      at = (at + by) % extent_;
+    }
+  }
+
+  const std::uint64_t extent_;
+  std::uint64_t state_;
+  std::vector<std::uint32_t> order_;
+};
 
 // Never destroyed: values may be freed until the process ends.
 struct Graph {
@@ -50,18 +111,19 @@ std::size_t most_bytes() {
 
 at::Tensor DrawnPositions::draw() const {
   at::Tensor host = at::detail::empty_cpu(sizes, at::kLong);
-  auto* const to = host.mutable_data_ptr<std::int64_t>();
-  std::vector<std::int64_t> index(sizes.size(), 0);
-  const auto start = static_cast<std::int64_t>((0x9e3779b97f4a7c15 * number >> 16) %
-                                               static_cast<std::uint64_t>(extent));
-  // Neighbours in any dimension differ by one.
-  std::int64_t sum = 0;
-  for (std::int64_t i = 0; i < host.numel(); ++i) {
-    to[i] = (start + sum) % extent;
-    ++sum;
-    for (std::size_t d = sizes.size(); d > 0 && ++index[d - 1] == sizes[d - 1]; --d) {
-      sum += 1 - sizes[d - 1];
-      index[d - 1] = 0;
+  auto* to = host.mutable_data_ptr<std::int64_t>();
+  std::int64_t length = 1;  // of a row
+  std::int64_t stride = 1;
+  if (dimension && sizes[*dimension] <= extent) {
+    length = sizes[*dimension];
+    for (std::size_t i = *dimension + 1; i < sizes.size(); ++i) {
+      stride *= sizes[i];
+    }
+  }
+  RowsOfPositions rows(extent, number);
+  for (std::int64_t done = 0; done < host.numel(); done += length * stride) {
+    for (std::int64_t i = 0; i < stride; ++i) {
+      rows.draw(length, to + done + i, stride);
     }
   }
   return host;

@@ -39,11 +39,14 @@ inline constexpr std::int64_t kMaxElements = std::int64_t{512} << 20;
 inline constexpr std::size_t kMaxKeptBytes = std::size_t{1} << 30;
 inline constexpr std::size_t kMaxWaiting = 50'000;
 
-// Positions that nothing computed: valid, distinct along every dimension shorter than `extent`.
+// Positions below `extent` that nothing computed: drawn at random, all of them equally often.
 struct DrawnPositions {
   at::DimVector sizes;
   std::int64_t extent = 0;
-  std::uint64_t number = 0;  // of the draw
+  // Along it positions differ, unless there are fewer than needed. Without one, and between rows,
+  // the draws are independent.
+  std::optional<std::size_t> dimension;
+  std::uint64_t number = 0;  // of the draw; equal numbers give equal positions
 
   at::Tensor draw() const;
 };

@@ -1,8 +1,9 @@
 """How sure a verdict is: the values that determined it and that the simulated GPU did not compute.
 
 A read of an uncomputed value makes a verdict unsure if it determined the size of a result, or if
-the program learned an integer or a boolean: these are lengths, positions and branches. A read of
-floating-point numbers does not, because programs print, log and average them; it is only listed.
+the program learned an integer or a boolean: these are lengths, positions and branches. Among them
+are those that follow from drawn choices, such as the experts of a router. A read of floating-point
+numbers does not, because programs print, log and average them; it is only listed.
 The rule errs where a program branches on such a number, and where it only prints an integer.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from ferro_alloc import sim
-from ferro_alloc.sim._missing import enumerate_names, times
+from ferro_alloc.sim._missing import DRAWN, enumerate_places
 
 Result = dict[str, Any]
 
@@ -79,6 +80,8 @@ def lines_of(result: Result) -> list[str]:
             "  integers or booleans that were not computed were read, as zeros or valid "
             f"positions: {integers}"
         )
+    if drawn := _places(result, "drawn"):
+        lines.append(f"  {DRAWN}: {drawn}")
     return lines
 
 
@@ -87,4 +90,4 @@ def _places(result: Result, learned: str) -> str:
     for read in result["uncomputed"]:
         if read["learned"] == learned:
             counts[read["place"]] = counts.get(read["place"], 0) + read["count"]
-    return enumerate_names([f"{place} ({times(count)})" for place, count in counts.items()])
+    return enumerate_places(counts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -9,6 +10,8 @@ from ferro_alloc.sim import _control
 
 MOST_NAMED = 8
 """Maximum number of places, kernels and functions in a line; the rest is counted."""
+DRAWN = "choices were drawn at random, each class equally likely"
+"""How a line about drawn choices begins."""
 OTHERWISE = "do it on the CPU"
 ADVICE = {
     "cuDNN": "set torch.backends.cudnn.enabled = False around it",
@@ -23,6 +26,8 @@ class Missed:
 
     reads: dict[str, int] = field(default_factory=dict)
     """Places that read values which nothing computed, with the number of reads."""
+    drawn: dict[str, int] = field(default_factory=dict)
+    """The same for values that follow from drawn choices."""
     kernels: list[str] = field(default_factory=list)
     failures: list[tuple[str, str]] = field(default_factory=list)
     """Libraries, each with an operator that failed in it."""
@@ -30,8 +35,9 @@ class Missed:
 
     def add(self, other: Missed) -> None:
         """Adds what another process missed."""
-        for place, count in other.reads.items():
-            self.reads[place] = self.reads.get(place, 0) + count
+        for own, others in ((self.reads, other.reads), (self.drawn, other.drawn)):
+            for place, count in others.items():
+                own[place] = own.get(place, 0) + count
         self.kernels = list(dict.fromkeys(self.kernels + other.kernels))
         failures = [(library, operator) for library, operator in self.failures + other.failures]
         self.failures = list(dict.fromkeys(failures))
@@ -41,11 +47,12 @@ class Missed:
         """The lines of `not_simulated()`."""
         lines = []
         if self.reads:
-            places = [f"{place} ({times(count)})" for place, count in self.reads.items()]
             lines.append(
                 "values taken that were not computed, zeros or valid positions: "
-                + enumerate_names(places)
+                + enumerate_places(self.reads)
             )
+        if self.drawn:
+            lines.append(f"{DRAWN}: {enumerate_places(self.drawn)}")
         if self.kernels:
             lines.append(f"kernels that did nothing: {enumerate_names(self.kernels)}")
         missing = [
@@ -75,15 +82,16 @@ def missed() -> Missed:
     )
     for read in _control.uncomputed_reads():
         place = read.place or f"outside of Python, in {read.operator}"
-        found.reads[place] = found.reads.get(place, 0) + read.count
+        places = found.drawn if read.learned == "drawn" else found.reads
+        places[place] = places.get(place, 0) + read.count
     return found
 
 
 def not_simulated() -> list[str]:
     """Returns these lines; the last lists libraries and functions that failed, and what to do.
 
-    Earlier lines, if any, list places that read values which nothing computed, and kernels that
-    were launched outside of PyTorch's operators and did nothing.
+    Earlier lines, if any, list places that read values which nothing computed or which follow from
+    drawn choices, and kernels that were launched outside of PyTorch's operators and did nothing.
     """
     return missed().lines()
 
@@ -91,6 +99,10 @@ def not_simulated() -> list[str]:
 def enumerate_names(names: list[str]) -> str:
     more = len(names) - MOST_NAMED
     return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def enumerate_places(counts: Mapping[str, int]) -> str:
+    return enumerate_names([f"{place} ({times(count)})" for place, count in counts.items()])
 
 
 def times(count: int) -> str:

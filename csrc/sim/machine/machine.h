@@ -19,6 +19,7 @@
 #include "sim/streams/context.h"
 #include "sim/streams/scheduler.h"
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <map>
@@ -135,9 +136,9 @@ class Machine {
   };
   std::map<CUdeviceptr, OpenedMemory>& opened_memory() { return opened_memory_; }
 
-  // The number of copies of unknown bytes to the host.
-  void count_unknown_read() { ++unknown_reads_; }
-  std::uint64_t unknown_reads() const { return unknown_reads_; }
+  // Counts a copy to the host, by its least certain byte.
+  void count_read(ferro_sim_certainty least) { ++reads_[least]; }
+  std::uint64_t reads(ferro_sim_certainty least) const { return reads_[least]; }
   // Names of kernels that were launched outside of operators, in the order of their first launches;
   // at most a hundred.
   void note_kernel(const std::string& name);
@@ -168,7 +169,7 @@ class Machine {
   std::map<CUdeviceptr, OpenedMemory> opened_memory_;
   unsigned long long next_id_ = 1;
   unsigned long long next_capture_id_ = 1;
-  std::uint64_t unknown_reads_ = 0;
+  std::array<std::uint64_t, FERRO_SIM_KNOWN + 1> reads_ = {};
   std::vector<std::string> kernels_;
   Scheduler scheduler_;
 };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 namespace ferro::sim {
 namespace {
@@ -74,17 +75,19 @@ void copy_row(const Side& to, const Side& from, std::size_t bytes) {
   }
 }
 
-bool is_known(const Side& side) {
-  return std::all_of(side.segments().begin(), side.segments().end(), [](const Segment& segment) {
-    return segment.memory->is_known(segment.offset, segment.bytes);
-  });
+ferro_sim_certainty least_certainty(const Side& side) {
+  ferro_sim_certainty least = FERRO_SIM_KNOWN;
+  for (const Segment& segment : side.segments()) {
+    least = std::min(least, segment.memory->certainties().least(segment.offset, segment.bytes));
+  }
+  return least;
 }
 
 bool do_copy(Machine& machine, const Copy& copy, int device) {
   Side to;
   Side from;
   const Accessor by{device, copy.peers};
-  bool known = true;
+  std::optional<ferro_sim_certainty> read;
   for (std::size_t row = 0; row < copy.height; ++row) {
     const std::uintptr_t source =
         copy.staged != nullptr
@@ -98,12 +101,12 @@ bool do_copy(Machine& machine, const Copy& copy, int device) {
       for (const Segment& segment : from.segments()) {
         segment.memory->compute(segment.offset, segment.bytes);
       }
-      known = known && is_known(from);
+      read = std::min(read.value_or(FERRO_SIM_KNOWN), least_certainty(from));
     }
     copy_row(to, from, copy.width);
   }
-  if (!known) {
-    machine.count_unknown_read();
+  if (read) {
+    machine.count_read(*read);
   }
   return true;
 }

@@ -1,4 +1,4 @@
-// A set of bytes, as ranges: the offsets of unknown bytes, which differ from those of a GPU.
+// A set of bytes, as ranges.
 //
 // Not thread-safe. Everything is O(log n + k) in the number of ranges n, of which k are touched.
 // Invariant: ranges are not empty and neither overlap nor touch.

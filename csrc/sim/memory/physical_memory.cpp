@@ -170,7 +170,7 @@ void PhysicalMemory::read(std::size_t offset, void* destination, std::size_t byt
 }
 
 void PhysicalMemory::write(std::size_t offset, const void* source, std::size_t bytes) {
-  unknown_.remove(offset, bytes);
+  certainties_.set(offset, bytes, FERRO_SIM_KNOWN);
   contents_.remove(offset, bytes);
   if (!holds_bytes()) {
     return;
@@ -194,7 +194,7 @@ void PhysicalMemory::hold(std::size_t offset, std::size_t bytes, const ContentsR
     return;
   }
   if (backed_) {
-    unknown_.remove(offset, bytes);
+    certainties_.set(offset, bytes, FERRO_SIM_KNOWN);
     contents_.set(offset, bytes, contents, at);
     for_each_piece(offset, bytes, [this](std::size_t where, std::size_t piece) {
       if (piece == kChunk) {
@@ -207,7 +207,7 @@ void PhysicalMemory::hold(std::size_t offset, std::size_t bytes, const ContentsR
     write(offset, there + at, bytes);
   } else {
     clear(offset, bytes);
-    forget(offset, bytes);
+    mark(offset, bytes, FERRO_SIM_UNKNOWN);
   }
 }
 
@@ -223,7 +223,7 @@ void PhysicalMemory::compute(std::size_t offset, std::size_t bytes) {
       [](std::size_t, std::size_t) {});
   for (const auto& [at, part] : failed) {
     clear(at, part);
-    forget(at, part);
+    mark(at, part, FERRO_SIM_UNKNOWN);
   }
 }
 
@@ -276,7 +276,7 @@ void PhysicalMemory::take_pieces(std::size_t offset, std::size_t bytes,
 
 void PhysicalMemory::fill(std::size_t offset, std::uint64_t value, std::size_t width,
                           std::size_t bytes) {
-  unknown_.remove(offset, bytes);
+  certainties_.set(offset, bytes, FERRO_SIM_KNOWN);
   contents_.remove(offset, bytes);
   if (!holds_bytes()) {
     return;
@@ -333,7 +333,7 @@ void PhysicalMemory::copy(std::size_t to, const PhysicalMemory& source, std::siz
       }
     });
   }
-  unknown_.copy(to, source.unknown_, from, bytes);
+  certainties_.copy(to, source.certainties_, from, bytes);
 }
 
 template <typename Visit>
@@ -377,17 +377,17 @@ void PhysicalMemory::copy_onto_zeros(std::size_t to, const PhysicalMemory& sourc
           });
         });
       });
-  unknown_.copy(to, source.unknown_, from, bytes);
+  certainties_.copy(to, source.certainties_, from, bytes);
 }
 
 void PhysicalMemory::clear(std::size_t offset, std::size_t bytes) {
-  unknown_.remove(offset, bytes);
+  certainties_.set(offset, bytes, FERRO_SIM_KNOWN);
   contents_.remove(offset, bytes);
   clear_file(offset, bytes);
 }
 
 void PhysicalMemory::discard(std::size_t offset, std::size_t bytes) {
-  unknown_.remove(offset, bytes);
+  certainties_.set(offset, bytes, FERRO_SIM_KNOWN);
   contents_.remove(offset, bytes);
   for_each_piece(offset, bytes, [this](std::size_t at, std::size_t piece) {
     if (!backed_ || piece < kClearByPages || piece == kChunk) {

@@ -5,14 +5,14 @@
 // that the capacity allows. Only chunks of 2 MiB to which nonzero bytes were written take host
 // memory. They lie anywhere in the file. It is mapped GiB by GiB as it grows, because host and
 // devices share the addresses of the process. Not thread-safe; the machine's lock guards it. Bytes
-// are unknown from a `forget` until the next write; a copy of them is unknown too. Parts may hold
+// keep the certainty of their last `mark` until the next write; copies carry it. Parts may hold
 // contents by reference, which are computed when they are read; the bytes of the file behind these
 // parts are meaningless. Invariants: allocated() = sum of the sizes of all allocated ranges +
 // overhead <= capacity(), over all processes that share the device; the bytes of a chunk without a
 // place in the file are zero.
 #pragma once
 
-#include "sim/memory/byte_ranges.h"
+#include "sim/memory/certainties.h"
 #include "sim/memory/contents_ranges.h"
 #include "sim/memory/free_ranges.h"
 #include "sim/memory/shared_capacity.h"
@@ -68,12 +68,11 @@ class PhysicalMemory {
   void copy_onto_zeros(std::size_t to, const PhysicalMemory& source, std::size_t from,
                        std::size_t bytes);
 
-  // Marks the bytes of a range as unknown, without changing them.
-  void forget(std::size_t offset, std::size_t bytes) { unknown_.add(offset, bytes); }
-  bool is_known(std::size_t offset, std::size_t bytes) const {
-    return !unknown_.overlaps(offset, bytes);
+  // Marks the bytes of a range, without changing them.
+  void mark(std::size_t offset, std::size_t bytes, ferro_sim_certainty certainty) {
+    certainties_.set(offset, bytes, certainty);
   }
-  const ByteRanges& unknown() const { return unknown_; }
+  const Certainties& certainties() const { return certainties_; }
 
   // Makes the range hold these bytes of the contents, from `at` on, and known. Shared memory
   // computes the bytes now; unbacked memory drops them.
@@ -114,7 +113,7 @@ class PhysicalMemory {
   std::size_t take_slot();
   // Zeros the range, and returns whole host pages.
   void clear(std::size_t offset, std::size_t bytes);
-  // Zeros only the bytes in the file; the caller updates the contents and the unknown bytes.
+  // Zeros only the bytes in the file; the caller updates the contents and the certainties.
   void clear_file(std::size_t offset, std::size_t bytes);
   void clear_piece(std::size_t offset, std::size_t bytes);
 
@@ -131,8 +130,8 @@ class PhysicalMemory {
   // The places of chunks in the file, in chunks.
   std::unordered_map<std::size_t, std::size_t> slots_;
   std::vector<std::size_t> free_slots_;
-  FreeRanges free_;     // of the offsets
-  ByteRanges unknown_;  // of the offsets too
+  FreeRanges free_;  // of the offsets
+  Certainties certainties_;
   ContentsRanges contents_;
   bool writes_become_contents_ = false;
 };

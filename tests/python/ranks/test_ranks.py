@@ -67,6 +67,8 @@ def test_collectives_move_real_bytes(ranks: int, run_simulated: RunSimulated) ->
             "objects": numbers,
             **({"of two": [last]} if rank in (0, last) else {}),
             "large": [1.0, 1],
+            "drawn": "drawn",
+            "drawn and unknown": "integer",
             "twice by a graph": [ranks * (ranks + total)],
         }
 

@@ -89,9 +89,9 @@ BRANCHES = f"""\
 if (unknown.sum() > 0).item():
     raise SystemExit(3)
 """
-COUNTS = f"{UNKNOWN}\nprint('right', (unknown.argmax(1) == 3).sum().item())"
+COUNTS = f"{UNKNOWN}\nprint('right', (unknown > 3).sum().item())"
 EQUALS = f"{UNKNOWN}\nprint(torch.equal(unknown, weights))"
-COPIES = f"{UNKNOWN}\nprint(unknown.argmax(1).tolist()[:1])"
+COPIES = f"{UNKNOWN}\nprint((unknown > 0).long().argmax(1).tolist()[:1])"
 
 
 @pytest.mark.parametrize("program", [BRANCHES, COUNTS, EQUALS, COPIES])
@@ -102,6 +102,64 @@ def test_integers_and_booleans_qualify_a_verdict(simulate: Simulate, program: st
     assert learned(result) == {"train.py:5": "integer"}
     assert result["all_rows"] is None
     assert "were read, as zeros or valid positions: train.py:5 (once)" in done.stderr
+
+
+ROUTES = """\
+import torch
+tokens = torch.randn(4096, 65536, dtype=torch.bfloat16, device="cuda")
+logits = tokens @ torch.randn(65536, 8, dtype=torch.bfloat16, device="cuda")
+experts = logits.topk(2, -1).indices
+sizes = []
+for expert in range(8):
+    rows = (experts == expert).nonzero()[:, 0]
+    sizes.append(len(tokens[rows]))
+print(sum(sizes), min(sizes) > 900, max(sizes) > 1024, max(sizes) < 1150)
+"""
+DRAWN = "choices were drawn at random, each class equally likely: train.py"
+
+
+def test_the_rows_of_experts_are_those_of_a_draw(simulate: Simulate) -> None:
+    done, result = simulate(ROUTES)
+    assert (done.returncode, done.stdout) == (13, "8192 True True True\n"), done.stderr
+    assert result["verdict"] == "fits as far as known"
+    assert learned(result) == {"train.py:7": "drawn"}
+    assert result["all_rows"] is None
+    # The tokens, and those of an expert: nearly a quarter of them.
+    assert 640 * MIB < result["devices"][0]["peak_allocated_bytes"] < 820 * MIB
+    assert f"{DRAWN}:7 (8 times)" in done.stderr
+    assert "assumed as few rows" not in done.stderr
+    assert any(line.startswith(DRAWN) for line in result["not_simulated"])
+
+
+ROUTES_AND_MASKS = f"""\
+{ROUTES}
+print(len(tokens[(experts[:, 0] == 0) & (logits[:, 0] > 0)]))
+"""
+
+
+@pytest.mark.parametrize(("rows", "count"), [("none", 0), ("all", 4096)])
+def test_unknown_values_beside_drawn_choices(simulate: Simulate, rows: str, count: int) -> None:
+    done, result = simulate(ROUTES_AND_MASKS, "--rows", rows)
+    assert done.stdout == f"8192 True True True\n{count}\n", done.stderr
+    assert learned(result) == {"train.py:7": "drawn", "train.py:11": "size"}
+    assert f"{DRAWN}:7 (8 times)" in done.stderr
+    assert "rows as possible: train.py:11 (once)" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        "(unknown.argmax(1) == 3).sum().item()",
+        "unknown.argmax(1).tolist()",
+        "unknown.argmax().cpu()",
+    ],
+)
+def test_reads_of_drawn_choices_qualify_a_verdict(simulate: Simulate, read: str) -> None:
+    done, result = simulate(f"{UNKNOWN}\n{read}")
+    assert done.returncode == 13, done.stderr
+    assert learned(result) == {"train.py:5": "drawn"}
+    assert "train.py:5 reads values that follow from choices that the simulated GPU" in done.stderr
+    assert f"{DRAWN}:5 (once)" in done.stderr
 
 
 PRINTS_A_LOSS = """\
@@ -203,6 +261,16 @@ def test_a_comparison_reports_its_certainty(monkeypatch: pytest.MonkeyPatch) -> 
     assert "none of them" not in text
 
 
+def test_a_comparison_names_drawn_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    unsure = run_of("fits as far as known", learned="drawn")
+    monkeypatch.setattr(_runs.Child, "run", lambda *words, **named: unsure)
+    compared = _runs.compare(_runs.Child([], []), GIB)
+    assert compared["exit_status"] == 13
+    text = "\n".join(_runs.comparison(compared))
+    assert "choices were drawn at random, each class equally likely: a.py:1 (2 times)" in text
+    assert "with all rows" not in text
+
+
 def test_the_largest_value_must_fit_with_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(self: _runs.Child, **options: Any) -> Result:
         value = int(self.program[-1])
@@ -222,7 +290,8 @@ def test_running_out_is_certain_only_with_the_smallest_sizes() -> None:
     result = run_of("does not fit", learned="size")
     assert _certainty.lacks_surely(result)
     assert not _certainty.lacks_surely({**result, "rows": "all"})
-    assert not _certainty.lacks_surely(run_of("does not fit", learned="integer"))
+    for learned in ("integer", "drawn"):
+        assert not _certainty.lacks_surely(run_of("does not fit", learned=learned))
 
 
 def test_the_second_run_has_the_programs_first_surroundings(

@@ -21,8 +21,8 @@ FERRO_SIM_TRANSFERS int ferro_sim_has_contents() {
   return Machine::current().config().backing ? 1 : 0;
 }
 
-FERRO_SIM_TRANSFERS std::int64_t ferro_sim_unknown(std::uint64_t address, std::size_t bytes,
-                                                   FerroSimRange* ranges, std::size_t room) {
+FERRO_SIM_TRANSFERS std::int64_t ferro_sim_uncertain(std::uint64_t address, std::size_t bytes,
+                                                     FerroSimRange* ranges, std::size_t room) {
   const std::lock_guard guard(Machine::lock());
   std::vector<Segment> segments;
   if (!locate(Machine::current(), address, bytes, segments)) {
@@ -31,10 +31,12 @@ FERRO_SIM_TRANSFERS std::int64_t ferro_sim_unknown(std::uint64_t address, std::s
   std::size_t count = 0;
   std::size_t before = 0;
   for (const Segment& segment : segments) {
-    segment.memory->unknown().for_each_within(
-        segment.offset, segment.bytes, [&](std::uint64_t begin, std::size_t part) {
+    segment.memory->certainties().for_each_within(
+        segment.offset, segment.bytes,
+        [&](std::uint64_t begin, std::size_t part, ferro_sim_certainty certainty) {
           if (count < room) {
-            ranges[count] = {before + (begin - segment.offset), part};
+            ranges[count] = {before + (begin - segment.offset), part,
+                             static_cast<std::uint64_t>(certainty)};
           }
           ++count;
         });
@@ -60,7 +62,8 @@ FERRO_SIM_TRANSFERS int ferro_sim_take(std::uint64_t address, void* destination,
 }
 
 FERRO_SIM_TRANSFERS int ferro_sim_put(std::uint64_t address, const void* source, std::size_t bytes,
-                                      int keep, const FerroSimRange* unknown, std::size_t ranges) {
+                                      int keep, const FerroSimRange* uncertain,
+                                      std::size_t ranges) {
   const std::lock_guard guard(Machine::lock());
   std::vector<Segment> segments;
   if (!locate(Machine::current(), address, bytes, segments)) {
@@ -75,11 +78,17 @@ FERRO_SIM_TRANSFERS int ferro_sim_put(std::uint64_t address, const void* source,
       segment.memory->discard(segment.offset, segment.bytes);
     }
   }
-  for (std::size_t i = 0; i < ranges; ++i) {
-    segments.clear();
-    locate(Machine::current(), address + unknown[i].begin, unknown[i].bytes, segments);
-    for (const Segment& segment : segments) {
-      segment.memory->forget(segment.offset, segment.bytes);
+  // Unknown ranges last, because they may overlap drawn ones.
+  for (const ferro_sim_certainty certainty : {FERRO_SIM_DRAWN, FERRO_SIM_UNKNOWN}) {
+    for (std::size_t i = 0; i < ranges; ++i) {
+      if (uncertain[i].certainty != static_cast<std::uint64_t>(certainty)) {
+        continue;
+      }
+      segments.clear();
+      locate(Machine::current(), address + uncertain[i].begin, uncertain[i].bytes, segments);
+      for (const Segment& segment : segments) {
+        segment.memory->mark(segment.offset, segment.bytes, certainty);
+      }
     }
   }
   return 0;

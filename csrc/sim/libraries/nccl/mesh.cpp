@@ -182,11 +182,12 @@ void Mesh::disconnect() {
 void Mesh::send(int to, const Message& message) {
   const auto index = static_cast<std::size_t>(to);
   const int file = sockets_[index].get();
-  const Frame frame{message.place, message.terms, message.bytes.size(), message.unknown.size()};
+  const Frame frame{message.place, message.terms, message.bytes.size(), message.uncertain.size()};
   const std::lock_guard guard(sending_[index]);
   (void)(send_all(file, &frame, sizeof frame) &&
          send_all(file, message.bytes.data(), message.bytes.size()) &&
-         send_all(file, message.unknown.data(), message.unknown.size() * sizeof(FerroSimRange)));
+         send_all(file, message.uncertain.data(),
+                  message.uncertain.size() * sizeof(FerroSimRange)));
 }
 
 void Mesh::receive() {
@@ -221,10 +222,10 @@ bool Mesh::receive_from(int rank) {
   message->place = frame.place;
   message->terms = frame.terms;
   message->bytes.resize(frame.bytes);
-  message->unknown.resize(frame.ranges);
+  message->uncertain.resize(frame.ranges);
   if (!receive_all(file, message->bytes.data(), message->bytes.size()) ||
-      !receive_all(file, message->unknown.data(),
-                   message->unknown.size() * sizeof(FerroSimRange))) {
+      !receive_all(file, message->uncertain.data(),
+                   message->uncertain.size() * sizeof(FerroSimRange))) {
     return false;
   }
   deliver_(std::move(message));

@@ -57,7 +57,7 @@ struct Message {
   Place place;
   Terms terms;
   std::vector<std::byte> bytes;
-  std::vector<FerroSimRange> unknown;
+  std::vector<FerroSimRange> uncertain;
 };
 
 }  // namespace ferro::sim::nccl

@@ -90,20 +90,20 @@ Place place_of(const Transfer& transfer, int from, std::uint64_t repetition) {
 
 // False if the memory is not mapped.
 bool read_part(const Transfer& transfer, const Part& part, Message& message) {
-  const std::int64_t count = ferro_sim_unknown(part.address, part.bytes, nullptr, 0);
+  const std::int64_t count = ferro_sim_uncertain(part.address, part.bytes, nullptr, 0);
   if (count < 0) {
     return false;
   }
   if (part.bytes > (count == 0 ? kMovedKnownBytes : kMovedBytes)) {
-    message.unknown = {{0, part.bytes}};
+    message.uncertain = {{0, part.bytes, FERRO_SIM_UNKNOWN}};
     return true;
   }
   message.bytes.resize(part.bytes);
   ferro_sim_take(part.address, message.bytes.data(), part.bytes);
   // Bytes that ferro_sim_take could not compute are unknown now.
-  message.unknown.resize(
-      static_cast<std::size_t>(ferro_sim_unknown(part.address, part.bytes, nullptr, 0)));
-  ferro_sim_unknown(part.address, part.bytes, message.unknown.data(), message.unknown.size());
+  message.uncertain.resize(
+      static_cast<std::size_t>(ferro_sim_uncertain(part.address, part.bytes, nullptr, 0)));
+  ferro_sim_uncertain(part.address, part.bytes, message.uncertain.data(), message.uncertain.size());
   if (transfer.scaling) {
     Scaling scaling = *transfer.scaling;
     const std::size_t bytes = bytes_of(scaling.type);
@@ -127,7 +127,8 @@ Message reduced(const Transfer& transfer, const Messages& messages) {
   Message result;
   std::vector<const std::byte*> sources;
   for (const auto& message : messages) {
-    result.unknown.insert(result.unknown.end(), message->unknown.begin(), message->unknown.end());
+    result.uncertain.insert(result.uncertain.end(), message->uncertain.begin(),
+                            message->uncertain.end());
     if (!message->bytes.empty()) {
       sources.push_back(message->bytes.data());
     }
@@ -215,7 +216,7 @@ void complete(Communicator& communicator, Transfer& transfer) {
     // A message without bytes writes zeros, or in place leaves the bytes.
     const std::byte* bytes = message.bytes.empty() ? nullptr : message.bytes.data();
     if (ferro_sim_put(parts[i].address, bytes, parts[i].bytes, in_place[i] ? 1 : 0,
-                      message.unknown.data(), message.unknown.size()) != 0) {
+                      message.uncertain.data(), message.uncertain.size()) != 0) {
       communicator.fail(unmapped(transfer));
       return;
     }

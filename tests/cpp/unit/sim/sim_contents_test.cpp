@@ -125,11 +125,11 @@ TEST(SimContents, ThatCannotBeComputedAreUnknownZeros) {
   static_cast<Drawn*>(held.get())->fails = true;
   memory.hold(50, 100, held, 0);
   memory.copy(1000, memory, 40, 120);
-  EXPECT_TRUE(memory.is_known(1000, 120));
+  EXPECT_EQ(memory.certainties().least(1000, 120), FERRO_SIM_KNOWN);
   memory.compute(1000, 120);
-  EXPECT_TRUE(memory.is_known(1000, 10));
-  EXPECT_FALSE(memory.is_known(1010, 100));
-  EXPECT_TRUE(memory.is_known(1110, 10));
+  EXPECT_EQ(memory.certainties().least(1000, 10), FERRO_SIM_KNOWN);
+  EXPECT_EQ(memory.certainties().least(1010, 100), FERRO_SIM_UNKNOWN);
+  EXPECT_EQ(memory.certainties().least(1110, 10), FERRO_SIM_KNOWN);
   EXPECT_EQ(static_cast<Drawn*>(held.get())->references, 2U);
 }
 

@@ -1,6 +1,7 @@
 // Unknown bytes: which they are, and how copies carry them; functions in stream order.
 #include "sim/control.h"
 #include "sim/memory/byte_ranges.h"
+#include "sim/memory/certainties.h"
 
 #include <cuda.h>
 
@@ -54,20 +55,55 @@ TEST(ByteRanges, AgreesWithAListOfBytes) {
   }
 }
 
+TEST(Certainties, AgreeWithAListOfBytes) {
+  constexpr std::size_t kBytes = 64;
+  constexpr ferro_sim_certainty kAll[] = {FERRO_SIM_UNKNOWN, FERRO_SIM_DRAWN, FERRO_SIM_KNOWN};
+  std::mt19937 random(7);
+  Certainties certainties;
+  std::vector<ferro_sim_certainty> bytes(kBytes, FERRO_SIM_KNOWN);
+  for (int step = 0; step < 20000; ++step) {
+    const std::size_t begin = random() % kBytes;
+    const std::size_t length = 1 + random() % (kBytes - begin);
+    const auto first = bytes.begin() + static_cast<std::ptrdiff_t>(begin);
+    const auto last = first + static_cast<std::ptrdiff_t>(length);
+    ASSERT_EQ(certainties.least(begin, length), *std::min_element(first, last));
+    if (random() % 3 != 0) {
+      const ferro_sim_certainty certainty = kAll[random() % 3];
+      certainties.set(begin, length, certainty);
+      std::fill(first, last, certainty);
+    } else {
+      const std::size_t to = random() % (kBytes - length + 1);
+      const std::vector<ferro_sim_certainty> copied(first, last);
+      certainties.copy(to, certainties, begin, length);
+      std::copy(copied.begin(), copied.end(), bytes.begin() + static_cast<std::ptrdiff_t>(to));
+    }
+    std::vector<ferro_sim_certainty> listed(kBytes, FERRO_SIM_KNOWN);
+    std::size_t parts = 0;
+    certainties.for_each_within(
+        0, kBytes, [&](std::uint64_t at, std::size_t part, ferro_sim_certainty certainty) {
+          const auto from = listed.begin() + static_cast<std::ptrdiff_t>(at);
+          std::fill(from, from + static_cast<std::ptrdiff_t>(part), certainty);
+          ++parts;
+        });
+    ASSERT_EQ(listed, bytes);
+    ASSERT_EQ(parts, certainties.count());
+  }
+}
+
 constexpr std::size_t kWords = 16;
 using Words = std::array<std::uint32_t, kWords>;
 
 struct Note {
   CUdeviceptr at;
   int calls = 0;
-  int known = -2;
+  int certainty = -2;
   Words seen{};
 };
 
 void look(void* argument) {
   auto* note = static_cast<Note*>(argument);
   ++note->calls;
-  note->known = ferro_sim_is_known(note->at, sizeof note->seen);
+  note->certainty = ferro_sim_least_certainty(note->at, sizeof note->seen);
   std::array<ferro_sim_piece, kWords> pieces{};
   const auto count = ferro_sim_take_pieces(note->at, sizeof note->seen, pieces.data(), kWords);
   auto* to = reinterpret_cast<std::byte*>(note->seen.data());
@@ -83,7 +119,11 @@ void look(void* argument) {
 }
 
 void forget(void* argument) {
-  ferro_sim_write(static_cast<Note*>(argument)->at + 4, nullptr, 4, 0, 1);
+  ferro_sim_write(static_cast<Note*>(argument)->at + 4, nullptr, 4, FERRO_SIM_UNKNOWN, 1);
+}
+
+void draw(void* argument) {
+  ferro_sim_write(static_cast<Note*>(argument)->at + 8, nullptr, 4, FERRO_SIM_DRAWN, 1);
 }
 
 class SimValues : public ::testing::TestWithParam<const char*> {
@@ -115,7 +155,7 @@ TEST_P(SimValues, FunctionsAreCalledInTheOrderOfTheStream) {
   EXPECT_EQ(before.calls, 1);
   EXPECT_EQ(before.seen[3], 0U);
   EXPECT_EQ(after.seen[3], 9U);
-  EXPECT_EQ(after.known, 1);
+  EXPECT_EQ(after.certainty, FERRO_SIM_KNOWN);
 }
 
 TEST_P(SimValues, UnknownBytesAreCarriedByCopiesAndCuredByWriting) {
@@ -127,15 +167,31 @@ TEST_P(SimValues, UnknownBytesAreCarriedByCopiesAndCuredByWriting) {
   EXPECT_EQ(ferro_sim_in_order(0, stream_, look, &copy), 0);
   EXPECT_EQ(cuMemcpyDtoHAsync(host.data(), other_, 4, stream_), CUDA_SUCCESS);
   EXPECT_EQ(cuStreamSynchronize(stream_), CUDA_SUCCESS);
-  EXPECT_EQ(copy.known, 0);
-  EXPECT_EQ(ferro_sim_unknown_reads(), 0U);
+  EXPECT_EQ(copy.certainty, FERRO_SIM_UNKNOWN);
+  EXPECT_EQ(ferro_sim_reads(FERRO_SIM_UNKNOWN), 0U);
   EXPECT_EQ(cuMemcpyDtoHAsync(host.data(), other_, 8, stream_), CUDA_SUCCESS);
   EXPECT_EQ(cuStreamSynchronize(stream_), CUDA_SUCCESS);
-  EXPECT_EQ(ferro_sim_unknown_reads(), 1U);
+  EXPECT_EQ(ferro_sim_reads(FERRO_SIM_UNKNOWN), 1U);
   EXPECT_EQ(cuMemcpyHtoDAsync(other_ + 4, host.data(), 4, stream_), CUDA_SUCCESS);
   EXPECT_EQ(cuMemcpyDtoHAsync(host.data(), other_, sizeof host, stream_), CUDA_SUCCESS);
   EXPECT_EQ(cuStreamSynchronize(stream_), CUDA_SUCCESS);
-  EXPECT_EQ(ferro_sim_unknown_reads(), 1U);
+  EXPECT_EQ(ferro_sim_reads(FERRO_SIM_UNKNOWN), 1U);
+}
+
+TEST_P(SimValues, ReadsOfDrawnBytesAreThoseWithoutUnknownBytes) {
+  Note note{at_};
+  Words host{};
+  EXPECT_EQ(ferro_sim_in_order(0, stream_, forget, &note), 0);
+  EXPECT_EQ(ferro_sim_in_order(0, stream_, draw, &note), 0);
+  EXPECT_EQ(cuMemcpyDtoDAsync(other_, at_, sizeof host, stream_), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemcpyDtoHAsync(host.data(), other_ + 8, 8, stream_), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamSynchronize(stream_), CUDA_SUCCESS);
+  EXPECT_EQ(ferro_sim_reads(FERRO_SIM_UNKNOWN), 0U);
+  EXPECT_EQ(ferro_sim_reads(FERRO_SIM_DRAWN), 1U);
+  EXPECT_EQ(cuMemcpyDtoHAsync(host.data(), other_, sizeof host, stream_), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamSynchronize(stream_), CUDA_SUCCESS);
+  EXPECT_EQ(ferro_sim_reads(FERRO_SIM_UNKNOWN), 1U);
+  EXPECT_EQ(ferro_sim_reads(FERRO_SIM_DRAWN), 1U);
 }
 
 TEST_P(SimValues, AnAnswerReachesSmallCopiesToTheHostOnly) {
