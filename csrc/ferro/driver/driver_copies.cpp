@@ -1,6 +1,7 @@
 // Copies between device and host.
 #include "ferro/driver/call_scope.h"
 #include "ferro/driver/driver.h"
+#include "ferro/driver/error.h"
 
 namespace ferro {
 
