@@ -325,11 +325,12 @@ def on_two_streams(ordered):
 
 @check
 def a_pool_that_cannot_leave_one_device_stays_a_member():
-    """The driver refuses the wait on the second device, and then the one that undoes the first."""
+    """The driver refuses the wait on the second device, and then the one that undoes the first. A
+    wait of a device records an event of each."""
     steps = [Step(4) for _ in range(2)]
     group = graphs.exclusive(steps[0].graph)
     torch.cuda.synchronize()
-    sim.fault("cuCtxRecordEvent", after=1, result=UNKNOWN)
+    sim.fault("cuCtxRecordEvent", after=2, result=UNKNOWN)
     kind, text = error_of(lambda: group.join(steps[1].graph))
     sim.clear_faults()
     streams = [torch.cuda.Stream() for _ in steps]
