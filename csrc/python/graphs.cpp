@@ -51,35 +51,20 @@ PoolRegistry& current_pools() {
   return pool_registry();
 }
 
-// Destroying the last pointer returns the pool's memory, which waits for the device, without the
-// GIL. Once Python has begun to end, pointers are kept: the driver returns all memory.
-PoolRegistry::Pool for_python(PoolRegistry::Pool pool) {
-  CapturePool* object = pool.get();
-  const auto drop = [pool = std::move(pool)](CapturePool* /*pool*/) mutable {
-    if (Py_IsInitialized() == 0) {
-      static_cast<void>(new PoolRegistry::Pool(std::move(pool)));
-    } else if (PyGILState_Check() != 0) {
-      const py::gil_scoped_release no_gil;
-      pool.reset();
-    }
-  };
-  return object == nullptr ? nullptr : PoolRegistry::Pool(object, drop);
-}
-
 PoolRegistry::Pool open_pool(const Handle& handle, const std::string& name) {
-  return for_python(current_pools().open(to_pool_id(handle), name));
+  return current_pools().open(to_pool_id(handle), name);
 }
 
 PoolRegistry::Pool lend_pool(const Handle& handle, const std::string& name) {
-  return for_python(current_pools().lend(to_pool_id(handle), name));
+  return current_pools().lend(to_pool_id(handle), name);
 }
 
 PoolRegistry::Pool find_pool(const Handle& handle) {
-  return for_python(current_pools().find(to_pool_id(handle)));
+  return current_pools().find(to_pool_id(handle));
 }
 
 PoolRegistry::Pool find_pool_by_handle(const Handle& handle) {
-  return for_python(current_pools().find_by_handle(to_pool_id(handle)));
+  return current_pools().find_by_handle(to_pool_id(handle));
 }
 
 void close_pool(const Handle& handle) { current_pools().close(to_pool_id(handle)); }

@@ -39,11 +39,9 @@ class CapturePool:
 
     `CapturePool()` creates a pool with a handle of its own. A pool keeps its seal, its name and its
     buffers as long as the program holds the object, its handle is open, a capture into it runs, or
-    a graph or MemPool holds its memory. Then it is gone, its buffers are dropped, and its free
-    memory returns to the driver, for which the host waits for the device. During a capture, and
-    before the first `ferro_alloc.install()`, the next `empty_cache()` returns it. Before the first
-    install ferro_alloc is also not told of the end of plain graphs: then their pools are dropped by
-    the next call about pools. Thread-safe.
+    a graph or MemPool holds its memory. Then it is gone, and its buffers are dropped. Before the
+    first `ferro_alloc.install()` ferro_alloc is not told of the end of plain graphs: then their
+    pools are dropped by the next call about pools. Thread-safe.
     """
 
     _pool: _C.CapturePool

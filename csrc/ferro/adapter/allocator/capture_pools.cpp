@@ -29,7 +29,6 @@ bool is_held(const PoolId& id) {
 void on_gone(const PoolId& id) {
   if (CudaAllocator* allocator = installed_allocator()) {
     allocator->on_release(id);
-    allocator->return_memory_of(id);
   }
 }
 

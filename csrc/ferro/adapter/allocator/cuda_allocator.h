@@ -149,9 +149,6 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // nothing holds it, the data kept beside its memory is dropped (graph/graph_memory.h,
   // graph/pool_registry.h, host_pools.h).
   void on_release(const PoolId& id);
-  // Returns the free memory of a pool to the driver and waits for the device, unless the pool is
-  // held or a capture runs: then the next emptying of the cache returns it. Throws nothing.
-  void return_memory_of(const PoolId& id);
 
   // Exclusive groups (graph/graph_memory.h), on all devices. Empty, or the reason of a refusal:
   // "member" of a group, "no member", "capturing", "asleep", "no memory", "native" for a pool of

@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <exception>
 #include <functional>
 
 namespace ferro {
@@ -334,17 +333,6 @@ void CudaAllocator::on_release(const PoolId& id) {
   pool_registry().on_release(id);
   if (!pool_registry().knows(id)) {
     host_pools_.release(id);
-  }
-}
-
-void CudaAllocator::return_memory_of(const PoolId& id) {
-  if (is_in_forked_child() || has_captures() || holds_pool(id)) {
-    return;
-  }
-  try {
-    emptyCache(to_mempool_id(id));
-  } catch (const std::exception& refusal) {  // the caller is a destructor
-    TORCH_WARN(refusal.what());
   }
 }
 
