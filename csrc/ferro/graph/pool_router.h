@@ -48,7 +48,7 @@ class PoolRouter {
   // in which it then ends the diversion.
   explicit PoolRouter(DeviceMemory& device, FailedGraphs failed = FailedGraphs::kForget,
                       Clock::duration patience = std::chrono::seconds(1),
-                      Clock::duration grace = std::chrono::milliseconds(50))
+                      Clock::duration grace = std::chrono::milliseconds(10))
       : device_(device), failed_graphs_(failed), patience_(patience), grace_(grace) {}
 
   // Adds a hold to the pool and diverts to it the allocations that `filter` accepts. `current` is
