@@ -121,7 +121,7 @@ TEST_F(AddressesTest, LargeBlocksOfAStreamGetTheirFormerAddressesInAnyOrderOfFre
         first = blocks;
       }
       EXPECT_EQ(blocks, first) << "round " << round;
-      std::ranges::rotate(blocks, blocks.begin() + 7 * round);
+      std::rotate(blocks.begin(), blocks.begin() + 7 * round, blocks.end());
       for (const DevicePtr block : blocks) {
         free(block);
       }
