@@ -324,14 +324,21 @@ class Native:
 
     def make_torch_free(self) -> Path:
         """Compiles what uses no torch, for programs that link it. Returns a file that sets the
-        variables FERRO_CORE_OBJECTS and FERRO_SIM_OBJECTS of CMake to the objects."""
+        variables FERRO_CORE_OBJECTS and FERRO_SIM_OBJECTS of CMake to the objects, and
+        FERRO_MAKE_OBJECTS to a command that compiles them again if a source has changed."""
         core = self._core_objects()
         machine = self._machine_objects()
         compiling.run([*core, *machine])
-        text = ""
-        for name, steps in {"FERRO_CORE_OBJECTS": core, "FERRO_SIM_OBJECTS": machine}.items():
-            quoted = " ".join(f'"{step.target}"' for step in steps)
-            text += f"set({name} {quoted})\n"
+        make = [sys.executable, "-c", "__import__('setup').torch_free_objects()"]
+        variables: dict[str, Sequence[object]] = {
+            "FERRO_CORE_OBJECTS": [step.target for step in core],
+            "FERRO_SIM_OBJECTS": [step.target for step in machine],
+            "FERRO_MAKE_OBJECTS": make,
+        }
+        text = "".join(
+            f"set({name} {' '.join(f'[[{value}]]' for value in values)})\n"
+            for name, values in variables.items()
+        )
         listed = self._tree / "objects.cmake"
         if not listed.exists() or listed.read_text() != text:
             listed.write_text(text)
