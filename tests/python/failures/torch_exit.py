@@ -64,7 +64,7 @@ shared.record_stream(side)
 
 
 def pool_with_memory():
-    """A graph pool with free memory, which goes with the last of its users."""
+    """A graph pool with free memory and a buffer, and its graph."""
     pool = graphs.CapturePool()
     with graphs.CaptureGuard(pool) as guard:
         source.clone()

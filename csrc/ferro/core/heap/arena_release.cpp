@@ -177,7 +177,7 @@ std::optional<Epoch> Heap::latest_release(ReleaseAfter after) const {
   return after == ReleaseAfter::kPassed ? timeline.passed() : timeline.last_orderable();
 }
 
-// False: a capture forbids the wait.
+// False: a capture forbids the wait, or other devices take too long.
 bool Heap::wait_for_release(Epoch freed) {
   if (!context_.timeline.has_passed(freed) && stream_lasts() && is_capturing()) {
     return false;
