@@ -39,9 +39,11 @@ class CapturePool:
 
     `CapturePool()` creates a pool with a handle of its own. A pool keeps its seal, its name and its
     buffers as long as the program holds the object, its handle is open, a capture into it runs, or
-    a graph or MemPool holds its memory. Then it is gone, and its buffers are dropped. Before the
-    first `ferro_alloc.install()` ferro_alloc is not told of the end of plain graphs: then their
-    pools are dropped by the next call about pools. Thread-safe.
+    a graph or MemPool holds its memory. Then it is gone, and its buffers are dropped. Its free
+    memory returns to the driver at once if the device is idle and no capture runs, and with the
+    next `empty_cache()` otherwise: dropping a pool never waits. Before the first
+    `ferro_alloc.install()` ferro_alloc is not told of the end of plain graphs: then their pools are
+    dropped by the next call about pools. Thread-safe.
     """
 
     _pool: _C.CapturePool

@@ -96,6 +96,8 @@ template <typename M>
 class FERRO_SCOPED_CAPABILITY ScopedLock {
  public:
   explicit ScopedLock(M& mutex) FERRO_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
+  // The caller has locked the mutex.
+  ScopedLock(M& mutex, std::adopt_lock_t /*locked*/) FERRO_REQUIRES(mutex) : mutex_(mutex) {}
   ~ScopedLock() FERRO_RELEASE() { mutex_.unlock(); }
   ScopedLock(const ScopedLock&) = delete;
   ScopedLock& operator=(const ScopedLock&) = delete;

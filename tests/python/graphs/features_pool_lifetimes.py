@@ -27,6 +27,7 @@ from ferro_alloc import graphs
 from ferro_alloc.graphs import CaptureGuard, CapturePool, CapturedGraph
 
 JUNK = 9_000_000
+PAGES = ALLOCATOR == "ferro"
 
 
 def pool_of(handle):
@@ -319,6 +320,75 @@ def in_mem_pool(pool):
 
 def home():
     torch.cuda.set_stream(torch.cuda.default_stream())  # torch.cuda.graph leaves its own behind
+
+
+@check
+def memory_goes_with_the_last_user():
+    """At once where memory comes in pages, else with the next emptying of the cache."""
+
+    def by_handle(pool):
+        handle = graphs.graph_pool_handle()
+        return [capture_with_scratch(handle), lambda: graphs.release_graph_pool_handle(handle)]
+
+    kinds = {
+        "object": lambda pool: [capture_with_scratch(pool), pool],
+        "graph": lambda pool: [pool, capture_with_scratch(pool)],
+        "plain graph": lambda pool: [pool, plain_graph(pool)],
+        "graphs": lambda pool: [capture_with_scratch(pool), plain_graph(pool), pool],
+        "handle": by_handle,
+        "no graph": lambda pool: [in_mem_pool(pool), pool],
+    }
+    seen = {}
+    for kind, make in kinds.items():
+        torch.cuda.empty_cache()
+        before, users = reserved(), make(CapturePool())
+        steps = [reserved() - before >= 40 * MIB]
+        while users:
+            torch.cuda.synchronize()
+            user = users.pop(0)
+            if callable(user):
+                user()
+            del user
+            left = reserved() - before  # the default pool has grown too
+            steps.append(left < 8 * MIB if PAGES and not users else left >= 40 * MIB)
+        torch.cuda.empty_cache()
+        if not all(steps) or reserved() != before:
+            seen[kind] = steps
+    return seen
+
+
+@check
+def memory_goes_in_another_thread():
+    torch.cuda.empty_cache()
+    before, pools = reserved(), [CapturePool() for _ in range(8)]
+    held = [capture_with_scratch(pool) for pool in pools]
+    held.clear()
+    threads = [threading.Thread(target=pools.pop) for _ in range(8)]
+    del held
+    torch.cuda.synchronize()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    del threads, thread
+    return (reserved() - before < 8 * MIB) is PAGES
+
+
+@check
+def memory_in_use_stays():
+    torch.cuda.empty_cache()
+    before, pool = reserved(), CapturePool()
+    with CaptureGuard(pool) as guard:
+        result = filled(MIB, 7)
+        take(40 * MIB).zero_()
+    guard.graph.launch()
+    torch.cuda.synchronize()
+    del pool, guard
+    left = reserved() - before
+    same = torch.equal(result.cpu(), words(7, MIB))
+    del result
+    torch.cuda.empty_cache()
+    return not PAGES or 0 < left < 40 * MIB, same, reserved() - before
 
 
 @check

@@ -29,6 +29,7 @@ bool is_held(const PoolId& id) {
 void on_gone(const PoolId& id) {
   if (CudaAllocator* allocator = installed_allocator()) {
     allocator->on_release(id);
+    allocator->empty_idle_pool(id);
   }
 }
 

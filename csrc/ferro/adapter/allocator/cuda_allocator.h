@@ -149,6 +149,9 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // nothing holds it, the data kept beside its memory is dropped (graph/graph_memory.h,
   // graph/pool_registry.h, host_pools.h).
   void on_release(const PoolId& id);
+  // Returns the free memory of an unheld pool to the driver if no wait is needed for that: the
+  // device is idle, and neither a capture nor a climb runs. Throws nothing.
+  void empty_idle_pool(const PoolId& id);
 
   // Exclusive groups (graph/graph_memory.h), on all devices. Empty, or the reason of a refusal:
   // "member" of a group, "no member", "capturing", "asleep", "no memory", "native" for a pool of

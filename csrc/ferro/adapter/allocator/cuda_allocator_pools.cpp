@@ -336,6 +336,19 @@ void CudaAllocator::on_release(const PoolId& id) {
   }
 }
 
+void CudaAllocator::empty_idle_pool(const PoolId& id) {
+  if (is_in_forked_child() || holds_pool(id)) {
+    return;
+  }
+  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+    try {
+      device(i).core.empty_idle_pool(id);
+    } catch (const DriverError& refusal) {  // the caller is a destructor
+      TORCH_WARN(refusal.what());
+    }
+  }
+}
+
 int CudaAllocator::getPoolUseCount(c10::DeviceIndex index, c10::MempoolId_t id) {
   if (is_in_forked_child()) {
     return 1;  // the destructor of a MemPool accepts no other number

@@ -217,6 +217,18 @@ void DeviceMemory::empty_pool(const PoolId& id, const CallContext& context) {
   }
 }
 
+void DeviceMemory::empty_idle_pool(const PoolId& id) {
+  if (!climb_mutex_.try_lock()) {
+    return;
+  }
+  const RecursiveMutexLock lock(climb_mutex_, std::adopt_lock);
+  const ObserverSlot::DeliveryAtEnd delivery(observer_);
+  if (pools_.use_count(id) == 0) {
+    sleeper_.forget_freed();
+    reclaimer_.empty_idle_pool(id);
+  }
+}
+
 ExportResult DeviceMemory::export_block(Span& span, DevicePtr ptr, SharedRange* out) {
   const RecursiveMutexLock lock(climb_mutex_);
   return span.heap()->export_block(span, ptr, out);

@@ -110,6 +110,9 @@ class DeviceMemory {
   // The same for one pool. No-op if it is held.
   void empty_pool(const PoolId& id, const CallContext& context = nullptr)
       FERRO_EXCLUDES(climb_mutex_);
+  // The same without any wait, for destructors: does nothing while the device works, another thread
+  // climbs or a capture runs.
+  void empty_idle_pool(const PoolId& id) FERRO_EXCLUDES(climb_mutex_);
   // Exports the handles behind a block to other processes (exports.h). `ptr` lies in `span`, a span
   // of this device, and its block stays live meanwhile. Does not wait for the device.
   ExportResult export_block(Span& span, DevicePtr ptr, SharedRange* out)

@@ -31,6 +31,17 @@ void Reclaimer::empty_pool(const PoolId& id, const CallContext& context) {
   }
 }
 
+void Reclaimer::empty_idle_pool(const PoolId& id) {
+  if (parts_.captures.load() != 0 || parts_.observer.is_within_climb() ||
+      (parts_.graphs != nullptr && !parts_.graphs->prepare_release(id))) {
+    return;
+  }
+  for (Heap* heap : parts_.pools.heaps_of(id)) {
+    trim(heap->release_pages(kAllPages, ReleaseAfter::kIdle, nullptr));
+  }
+  parts_.pools.drop_if_unused(id);
+}
+
 void Reclaimer::wait_for_frees(const std::vector<Heap*>& heaps) {
   for (Heap* heap : heaps) {
     heap->wait_for_pending();

@@ -21,6 +21,8 @@ class Reclaimer {
   void empty_cache(const CallContext& context);
   // The same for one pool that is not held.
   void empty_pool(const PoolId& id, const CallContext& context);
+  // The same without a wait: does nothing while the device works or a capture runs.
+  void empty_idle_pool(const PoolId& id);
   // Returns pages of one heap to the driver. The result is their number.
   std::size_t empty_heap(Heap& heap, std::size_t pages, const CallContext& context);
 

@@ -168,7 +168,7 @@ void Heap::hand_to_store(Left left, MovedHandles moved) {
 // Pages that were freed in this epoch or before may leave now. None: no page may leave.
 std::optional<Epoch> Heap::latest_release(ReleaseAfter after) const {
   const DeviceTimeline& timeline = context_.timeline;
-  if (after == ReleaseAfter::kHostWait) {
+  if (after == ReleaseAfter::kHostWait || after == ReleaseAfter::kIdle) {
     return timeline.last_waitable();
   }
   if (keeps_pages() || (pool_ != kDefaultPool && after == ReleaseAfter::kStreamWait)) {
@@ -177,8 +177,11 @@ std::optional<Epoch> Heap::latest_release(ReleaseAfter after) const {
   return after == ReleaseAfter::kPassed ? timeline.passed() : timeline.last_orderable();
 }
 
-// False: a capture forbids the wait, or other devices take too long.
-bool Heap::wait_for_release(Epoch freed) {
+// False: the device still works (kIdle), a capture forbids the wait, or other devices take too long.
+bool Heap::wait_for_release(Epoch freed, ReleaseAfter after) {
+  if (after == ReleaseAfter::kIdle) {
+    return context_.timeline.record() && context_.timeline.update() >= freed;
+  }
   if (!context_.timeline.has_passed(freed) && stream_lasts() && is_capturing()) {
     return false;
   }
@@ -188,6 +191,7 @@ bool Heap::wait_for_release(Epoch freed) {
 std::size_t Heap::release_pages(std::size_t wanted, ReleaseAfter after,
                                 const CallContext& context) {
   const std::optional<Epoch> latest = latest_release(after);
+  const bool to_driver = after == ReleaseAfter::kHostWait || after == ReleaseAfter::kIdle;
   if (!latest || wanted == 0) {
     return 0;
   }
@@ -206,14 +210,14 @@ std::size_t Heap::release_pages(std::size_t wanted, ReleaseAfter after,
       return 0;
     }
     aside = set_aside(choose(holes, wanted));
-    if (pool_ != kDefaultPool && after == ReleaseAfter::kHostWait) {
+    if (pool_ != kDefaultPool && to_driver) {
       // Graphs may have replayed on the pages since they were freed.
       aside.freed = context_.timeline.now();
     }
   }
-  bool may_leave = after != ReleaseAfter::kHostWait;
+  bool may_leave = !to_driver;
   try {
-    may_leave = may_leave || wait_for_release(aside.freed);
+    may_leave = may_leave || wait_for_release(aside.freed, after);
   } catch (...) {
     const HeapLock lock(mutex_);
     restore(aside);
@@ -227,7 +231,7 @@ std::size_t Heap::release_pages(std::size_t wanted, ReleaseAfter after,
       restore(aside);
       return 0;
     }
-    left = leave(aside, after == ReleaseAfter::kHostWait ? "released" : "transferred", context);
+    left = leave(aside, to_driver ? "released" : "transferred", context);
     count_pool_bytes(kLarge, -static_cast<std::int64_t>(pages * page_bytes_));
   }
   hand_to_store(std::move(left), MovedHandles::kFree);

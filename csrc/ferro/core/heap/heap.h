@@ -77,6 +77,7 @@ enum class ReleaseAfter {
   kPassed,      // those whose epoch has passed
   kStreamWait,  // also those for whose epoch the requester's stream can wait
   kHostWait,    // all, after the host has waited for their epochs
+  kIdle,        // all, if the device has finished its work and no capture runs, else none
 };
 
 class Heap final : public MappingOwner {
@@ -491,7 +492,7 @@ class Heap final : public MappingOwner {
   enum class MovedHandles { kFree, kMapped };  // elsewhere already
   void hand_to_store(Left left, MovedHandles moved) FERRO_EXCLUDES(mutex_);
   std::optional<Epoch> latest_release(ReleaseAfter after) const;
-  bool wait_for_release(Epoch freed) FERRO_EXCLUDES(mutex_);
+  bool wait_for_release(Epoch freed, ReleaseAfter after) FERRO_EXCLUDES(mutex_);
 
   // Scratch of graphs (arena_scratch.cpp, arena_scratch_mappings.cpp).
   void collect_quietly() FERRO_REQUIRES(mutex_);

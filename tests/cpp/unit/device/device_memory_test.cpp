@@ -192,6 +192,28 @@ TEST_F(DeviceMemoryTest, AHeldPoolKeepsItsPages) {
   EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 
+TEST_F(DeviceMemoryTest, APoolReturnsItsMemoryWithoutAWaitOnlyIfTheDeviceIsIdle) {
+  device_->pools().hold(kGraphPool);
+  free(allocate(3 * kPageBytes, stream_, kGraphPool));
+  const DevicePtr other = allocate(kPageBytes);
+  SimGpu::fill(side_, other, 1, kPageBytes);
+  device_->empty_idle_pool(kGraphPool);
+  EXPECT_EQ(layout_of(kGraphPool), "F3p") << "it is held";
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
+  device_->empty_idle_pool(kGraphPool);
+  EXPECT_EQ(layout_of(kGraphPool), "F3p") << "the device works";
+  SimGpu::finish(side_);
+  device_->set_captures(1);
+  device_->empty_idle_pool(kGraphPool);
+  EXPECT_EQ(layout_of(kGraphPool), "F3p") << "a capture runs";
+  device_->set_captures(0);
+  const DriverCalls before = device_->driver().calls();
+  device_->empty_idle_pool(kGraphPool);
+  EXPECT_EQ(layout_of(kGraphPool), "");
+  EXPECT_EQ(pages().held, 1U);
+  EXPECT_EQ(device_->driver().calls().event_wait, before.event_wait);
+}
+
 TEST_F(DeviceMemoryTest, AHeldPoolKeepsItsPagesWhenItsOwnRequestFails) {
   device_->pools().hold(kGraphPool);
   free(allocate(3 * kPageBytes, stream_, kGraphPool));
