@@ -358,6 +358,16 @@ def test_compiled(run_program: RunProgram, tmp_path: Path) -> None:
     assert "| in the pool of the graphs | " in tables.compiled(records)
 
 
+@on_simulated_gpu
+def test_trees(run_program: RunProgram, tmp_path: Path) -> None:
+    records = smoke(run_program, tmp_path, "graphs.trees")
+    assert [r["allocator"] for r in records] == list(SIMULATED_ALLOCATORS)
+    for record in records:
+        assert 0 < record["graphs_hold"] < record["needed"] <= record["peak_reserved"]
+    ferro = records[-1]
+    assert all(ferro["peak_reserved"] <= record["peak_reserved"] for record in records)
+
+
 # For each situation: the surprising way, the better way, the figure that differs, and the
 # allocators under which it is larger.
 SURPRISES = {
