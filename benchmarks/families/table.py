@@ -212,4 +212,73 @@ FAMILIES: dict[str, Family] = {
         smoke={"shapes": [(2, 64), (2, 96)], "width": 128, "layers": 2},
         peaks=(3538, 2723),
     ),
+    "recommender": Family(
+        "uncommon.recommender",
+        {
+            "shapes": [(16384, 12), (8192, 24), (24576, 10)],
+            "rows": [1_500_000, 1_000_000, 200_000, 100_000, 30_000, 5_000],
+            "sparse_from": 500_000,
+            "width": 64,
+        },
+        peaks=(3436, 2772),
+    ),
+    "ppo": Family(
+        "uncommon.ppo",
+        {"batches": [64, 96, 80], "steps": 32, "parts": 8, "widths": [32, 64, 64]},
+        peaks=(3358, 1800),
+    ),
+    "retrieval": Family(
+        "uncommon.retrieval",
+        {
+            "shapes": [(4096, 12), (8192, 6), (6144, 8)],
+            "vocabulary": 32000,
+            "width": 256,
+            "layers": 2,
+            "size": 128,
+            "documents": 1_000_000,
+            "chunk": 131_072,
+        },
+        peaks=(4918, 3361),
+    ),
+    "points": Family(
+        "uncommon.points",
+        {"shapes": [(8, 2048), (4, 3072), (12, 1536)], "widths": [64, 64, 128], "near": 20},
+        peaks=(3272, 1770),
+    ),
+    "graph": Family(
+        "uncommon.graph",
+        {
+            "shapes": [(4, 8000), (3, 10000), (8, 4500)],
+            "degree": 10,
+            "width": 96,
+            "layers": 3,
+        },
+        peaks=(4080, 2219),
+    ),
+    "depths": Family(
+        "uncommon.depths",
+        {
+            "shapes": [(6, 768), (4, 1024), (8, 640)],
+            "vocabulary": 32000,
+            "width": 768,
+            "layers": 8,
+            "part": 8,
+        },
+        peaks=(5284, 3764),
+    ),
+    "diffusion3d": Family(
+        "signals.diffusion3d",
+        {"shapes": [(2, 48), (1, 64), (2, 56)], "widths": [64, 128, 256], "steps": 8},
+        peaks=(4330, 2529),
+    ),
+    "segmentation3d": Family(
+        "signals.segmentation3d",
+        {"shapes": [(2, 80), (1, 96), (2, 96), (1, 112)], "widths": [32, 64, 128, 256]},
+        peaks=(2926, 2192),
+    ),
+    "codec": Family(
+        "signals.codec",
+        {"shapes": [(16, 24000), (12, 32000), (16, 16000)], "width": 32, "books": 8, "codes": 1024},
+        peaks=(2560, 2319),
+    ),
 }

@@ -49,6 +49,59 @@ def same(
     return Convolution(images, inputs, outputs, (size, size), window, padding=window // 2, **more)
 
 
+def cube(
+    images: int, inputs: int, outputs: int, size: int, window: int, **more: Any
+) -> Convolution:
+    """On cubes; the padding is "same" for windows of 1 and 3, none for 2, and 1 for 4."""
+    padding = (window - 1) // 2
+    return Convolution(images, inputs, outputs, (size,) * 3, window, padding=padding, **more)
+
+
+def volumes() -> list[Convolution]:
+    """Convolutions of U-shaped networks of volumes, and of networks of video."""
+    found = [
+        cube(images, channels, channels, size, 3)
+        for images, channels, size in (
+            (1, 16, 96),
+            (2, 32, 96),
+            (1, 64, 64),
+            (2, 64, 48),
+            (4, 32, 32),
+            (4, 64, 32),
+            (2, 128, 24),
+            (4, 128, 16),
+            (2, 256, 12),
+            (4, 256, 8),
+            (1, 512, 8),
+        )
+    ]
+    for images, channels, size in ((2, 32, 96), (2, 64, 48), (4, 128, 16)):
+        found += [
+            cube(images, 2 * channels, channels, size, 3),
+            cube(images, channels, 2 * channels, size, 3, stride=2),
+            cube(images, channels, 2 * channels, size, 2, stride=2),
+            cube(images, 2 * channels, channels, size // 2, 2, stride=2, transposed=True),
+            cube(images, 2 * channels, channels, size // 2, 4, stride=2, transposed=True),
+            cube(images, 2 * channels, channels, size, 1),
+            cube(images, channels, channels, size, 3, groups=channels),
+        ]
+    found += [
+        cube(2, 1, 32, 96, 3),
+        cube(1, 4, 16, 96, 3),
+        cube(4, 4, 64, 32, 3),
+        cube(4, 64, 4, 32, 3),
+        cube(2, 32, 3, 96, 1),
+        cube(2, 64, 64, 32, 3, groups=4),
+        Convolution(4, 3, 64, (16, 112, 112), 3, stride=2, padding=1),
+        Convolution(4, 64, 64, (8, 56, 56), 3, padding=1),
+        Convolution(4, 64, 128, (8, 56, 56), 3, stride=2, padding=1),
+        Convolution(4, 64, 128, (8, 56, 56), 1, stride=2),
+        Convolution(4, 128, 128, (4, 28, 28), 3, padding=1),
+        Convolution(4, 256, 256, (2, 14, 14), 3, padding=1),
+    ]
+    return found
+
+
 def shapes() -> list[Convolution]:
     """Convolutions of common networks: residual, U-shaped, depthwise, patches, sound, volumes."""
     found = [Convolution(64, 3, 64, (224, 224), 7, stride=2, padding=3)]
@@ -104,7 +157,7 @@ def shapes() -> list[Convolution]:
         same(1, 64, 64, 512, 3),
         same(128, 64, 128, 32, 3),
     ]
-    return found
+    return found + volumes()
 
 
 def cases(types: Sequence[str]) -> Iterator[tuple[Convolution, str, bool]]:
