@@ -67,7 +67,7 @@ def test_small_layers_are_those_of_the_host(
     assert (found["warned"], found["gradients"]) == (0, 1)
 
 
-@pytest.mark.parametrize(("kept", "taken"), [(16, 48), (64, 16)])
+@pytest.mark.parametrize(("kept", "taken"), [(16, 32), (64, 16)])
 def test_where_memory_is_short_another_engine_is_taken(
     run_simulated: RunSimulated, kept: int, taken: int
 ) -> None:
@@ -82,7 +82,7 @@ def test_an_attribute_counts_what_was_written(run_simulated: RunSimulated) -> No
 def test_workspaces_are_about_those_of_a_gpu(run_program: RunProgram) -> None:
     done = run_program(BENCHMARKS / "training" / "workspaces.py", "--compare", str(STORED))
     near, total = done.stdout.splitlines()[-1].split(" are near; all of them: ")
-    assert near.endswith(" of 2052")
+    assert near.endswith(" of 2844")
     assert 0.95 <= float(total) <= 1.05
 
 

@@ -105,6 +105,7 @@ std::optional<Convolution> convolution(const Descriptor& operation) {
     shape.window = weights->places();
     shape.groups = shape.inputs / std::max<std::int64_t>(weights->sizes[1], 1);
     shape.element = images->element;
+    shape.is_volume = images->sizes.size() == 5;
     shape.strided = std::any_of(steps.begin(), steps.end(), [](auto step) { return step != 1; });
     // With one channel both layouts are the same.
     shape.channels_last =

@@ -1,6 +1,7 @@
 #include "sim/libraries/cudnn/workspaces.h"
 
 #include <algorithm>
+#include <optional>
 
 namespace ferro::sim {
 namespace {
@@ -56,7 +57,8 @@ std::int64_t channels_last(const ConvolutionShape& s, Pass pass) {
     const bool outputs = s.outputs % 8 != 0;
     return copies.inputs * inputs + copies.outputs * outputs + copies.weights * (inputs || outputs);
   }
-  if (s.inputs % 4 == 0) {
+  const bool product = s.window == 1 && !s.strided;
+  if (s.inputs % (product ? 2 : 4) == 0) {
     return s.groups > 1 && pass == Pass::kWeightGradient ? copies.inputs + copies.outputs : 0;
   }
   return pass == Pass::kForward ? copies.inputs + copies.weights : copies.all();
@@ -79,10 +81,67 @@ std::int64_t channels_first(const ConvolutionShape& s, Pass pass) {
   constexpr std::int64_t kLargeWindow = 49;
   if (s.element == 4 && s.inputs <= kFew) {
     if (pass == Pass::kInputGradient) return 0;
-    if (s.window < kLargeWindow && (pass == Pass::kForward || s.strided)) return 0;
+    const bool aligned = s.inputs % 4 == 0;
+    if (s.window < kLargeWindow && (pass == Pass::kForward || s.strided || !aligned)) return 0;
   }
   const Copies copies(s);
+  // These kernels write the results of few positions in their own layout.
+  constexpr std::int64_t kFewPositions = 150'000;
+  if (s.element == 4 && s.inputs > kFew && s.outputs == 64 && s.window > 1 && s.groups == 1 &&
+      pass == Pass::kForward && s.output_places % 4 == 0 &&
+      (s.inputs < 64 || s.images * s.output_places < kFewPositions)) {
+    return copies.inputs + copies.weights;
+  }
   return copies.all() - (s.window > 1 ? 0 : copies.weights);
+}
+
+// The kernels for three dimensions that differ from those for two.
+std::optional<std::int64_t> of_volume(const ConvolutionShape& s, Pass pass) {
+  constexpr std::int64_t kFew = 16;        // channels
+  constexpr std::int64_t kNarrow = 32;     // channels
+  constexpr std::int64_t kLarge = 64;      // positions of a window
+  constexpr std::int64_t kMany = 1 << 19;  // positions of an image
+  const Copies copies(s);
+  const bool is_float = s.element == 4;
+  if (s.groups > 1) {
+    // Each channel becomes a group of eight.
+    const bool expands = pass == Pass::kInputGradient    ? !is_float || s.inputs <= kNarrow
+                         : pass == Pass::kWeightGradient ? is_float || s.inputs <= kNarrow
+                                                         : false;
+    const bool deep = s.groups == s.inputs && s.groups == s.outputs && s.channels_last;
+    return deep && expands ? std::optional(8 * copies.inputs) : std::nullopt;
+  }
+  if (s.window == 1 && !s.strided) {
+    if (s.channels_last) return !is_float && s.outputs % 8 != 0 ? std::optional(0) : std::nullopt;
+    const bool copied = pass == Pass::kWeightGradient && s.input_places > kMany;
+    return copied && s.outputs >= kFew ? std::optional(copies.all()) : std::nullopt;
+  }
+  if (!is_float) {
+    return pass == Pass::kForward && s.inputs < 4 ? std::optional(0) : std::nullopt;
+  }
+  if (!s.channels_last) {
+    if (s.inputs <= 4) {
+      return pass == Pass::kWeightGradient ? std::optional(copies.all()) : std::nullopt;
+    }
+    // These kernels write the results in their own layout.
+    const bool direct = s.outputs == 64 || s.window % 2 == 0;
+    if (pass == Pass::kForward && s.window == 8 && s.inputs <= kNarrow) return 0;
+    return pass == Pass::kForward && direct ? std::optional(copies.inputs + copies.weights)
+                                            : std::nullopt;
+  }
+  if (s.inputs % 4 != 0) return std::nullopt;
+  switch (pass) {
+    case Pass::kForward:
+      if (s.window >= kLarge) return copies.all();
+      return s.outputs <= kFew ? std::optional(copies.inputs) : std::nullopt;
+    case Pass::kInputGradient:
+      return s.inputs <= 4 ? std::optional(copies.all()) : std::nullopt;
+    case Pass::kWeightGradient:
+      return (s.inputs <= kNarrow && s.window % 2 != 0) || s.outputs < 8 || s.window >= kLarge
+                 ? std::optional(copies.all())
+                 : std::nullopt;
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -93,7 +152,9 @@ std::size_t workspace_of(const ConvolutionShape& s, Pass pass) {
   const bool deep = s.groups > 1 && s.groups == s.inputs && s.groups == s.outputs;
   const bool product = s.window == 1 && !s.strided;
   const bool sums = pass == Pass::kWeightGradient && !deep && (s.channels_last || !product);
-  const std::int64_t copies = deep              ? depthwise(s, pass)
+  const std::optional<std::int64_t> known = s.is_volume ? of_volume(s, pass) : std::nullopt;
+  const std::int64_t copies = known             ? *known
+                              : deep            ? depthwise(s, pass)
                               : s.channels_last ? channels_last(s, pass)
                               : product         ? pointwise(s, pass)
                                                 : channels_first(s, pass);

@@ -26,6 +26,7 @@ struct ConvolutionShape {
   std::int64_t element = 4;  // bytes
   bool strided = false;
   bool channels_last = false;
+  bool is_volume = false;  // three dimensions
 };
 
 // Tensor-core kernels need the channels last. With another layout all three tensors are copied.
