@@ -1,7 +1,11 @@
 #include "values/attention_operators.h"
 
+#include "values/gpu.h"
+
 #include <ATen/ATen.h>
+#include <ATen/cuda/CUDAContext.h>
 #include <ATen/native/transformers/sdp_utils.h>
+#include <c10/cuda/CUDAException.h>
 #include <torch/library.h>
 
 #include <optional>
@@ -14,6 +18,26 @@ namespace {
 using at::Tensor;
 using c10::SymInt;
 
+CUfunction load_kernel(const char* name) {
+  CUmodule module = nullptr;
+  CUfunction kernel = nullptr;
+  TORCH_CHECK(gpu().load_module(&module, ".version 9.0") == CUDA_SUCCESS &&
+                  gpu().find_kernel(&kernel, module, name) == CUDA_SUCCESS,
+              "the simulated driver has no kernel ", name);
+  return kernel;
+}
+
+// A kernel without effects, with the duration of PyTorch's own for blocks of 128 rows.
+void launch(CUfunction kernel, const Tensor& blocked, unsigned threads) {
+  constexpr std::int64_t kRows = 128;
+  const auto blocks = static_cast<unsigned>((blocked.size(2) + kRows - 1) / kRows);
+  const auto batch = static_cast<unsigned>(blocked.size(0));
+  const auto heads = static_cast<unsigned>(blocked.size(1));
+  const CUresult result = gpu().launch(kernel, blocks, batch, heads, threads, 1, 1, 0,
+                                       at::cuda::getCurrentCUDAStream(), nullptr, nullptr);
+  C10_CUDA_CHECK(result == CUDA_SUCCESS ? cudaSuccess : cudaErrorLaunchFailure);
+}
+
 std::tuple<Tensor, Tensor, Tensor, Tensor, SymInt, SymInt, Tensor, Tensor, Tensor> attention(
     const Tensor& query, const Tensor& key, const Tensor& value, const std::optional<Tensor>&,
     bool with_statistics, double, bool, bool, std::optional<double>) {
@@ -22,6 +46,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, SymInt, SymInt, Tensor, Tensor, Tenso
   Tensor output;
   at::native::alloc_with_matching_layout(query, output, size);
   output.zero_();
+  static const CUfunction kernel = load_kernel("cudnn_flash_fwd");
+  launch(kernel, query, 128);
   Tensor statistics;
   if (with_statistics) {
     statistics = at::zeros({size[0], size[1], size[2], 1}, query.options().dtype(at::kFloat));
@@ -47,11 +73,14 @@ std::tuple<Tensor, Tensor, Tensor> attention_backward(const Tensor& gradient, co
   // cuDNN requires the layout of the output.
   const Tensor given =
       gradient.strides() == output.strides() ? gradient : at::empty_like(output).copy_(gradient);
-  const auto sums = gradient.options().dtype(at::kFloat);
   std::tuple<Tensor, Tensor, Tensor> gradients = {at::zeros_like(query), at::zeros_like(key),
                                                   at::zeros_like(value)};
-  const Tensor of_rows = at::empty({query.size(0), query.size(1), query.size(2)}, sums);
-  const Tensor of_query = at::empty(query.sizes(), sums);
+  // Sums for each row and for each element of the query, in floats.
+  const std::int64_t rows = query.size(0) * query.size(1) * query.size(2);
+  const Tensor workspace =
+      at::empty({4 * (rows + query.numel())}, query.options().dtype(at::kByte));
+  static const CUfunction kernel = load_kernel("cudnn_flash_bwd_dq_dk_dv");
+  launch(kernel, key, 256);
   return gradients;
 }
 

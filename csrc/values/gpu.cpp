@@ -29,6 +29,9 @@ Gpu found() {
   find(gpu.in_operator, "ferro_sim_operator");
   find(gpu.reads, "ferro_sim_reads");
   find(gpu.transfers, "ferro_sim_transfers");
+  find(gpu.load_module, "cuModuleLoadData");
+  find(gpu.find_kernel, "cuModuleGetFunction");
+  find(gpu.launch, "cuLaunchKernel");
   return gpu;
 }
 

@@ -1,9 +1,11 @@
-// The simulated GPU's control functions, found in the process at run time.
+// The functions of the simulated GPU that the extension calls, found in the process at run time.
 //
 // Thread-safe. The extension links no library of the simulated GPU.
 #pragma once
 
 #include "sim/control.h"
+
+#include <cuda.h>
 
 namespace ferro::values {
 
@@ -20,6 +22,9 @@ struct Gpu {
   decltype(&ferro_sim_operator) in_operator;
   decltype(&ferro_sim_reads) reads;
   decltype(&ferro_sim_transfers) transfers;
+  decltype(&cuModuleLoadData) load_module;
+  decltype(&cuModuleGetFunction) find_kernel;
+  decltype(&cuLaunchKernel) launch;
 };
 
 // Throws std::runtime_error if the process has no simulated GPU.

@@ -1,8 +1,6 @@
 """Adjusts torch to the simulated GPU as soon as it is imported.
 
-PyTorch's CPU operators compute small results instead of kernels. cuDNN's attention is used only if
-a program requests it: PyTorch's own kernels take the same memory, within some KiB, and have
-durations.
+PyTorch's CPU operators compute small results instead of kernels.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ from ferro_alloc.sim import _library
 
 
 def adjust_torch(torch: ModuleType, values: bool) -> None:
-    torch.backends.cuda.enable_cudnn_sdp(False)
     # If a program loaded NVML first, that is the real library, which knows the real devices. The
     # runtime then counts them, which fixes CUDA_VISIBLE_DEVICES earlier than NVML does.
     nvml = "libnvidia-ml.so.1"

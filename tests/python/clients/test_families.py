@@ -59,7 +59,7 @@ def test_smoke(run_program: RunProgram, tmp_path: Path) -> None:
         assert 10 * MIB < record.peak_allocated <= record.peak_reserved
         # NVML on the simulated GPU reports the same as the card.
         assert record.outside == CONTEXT_AND_LIBRARIES
-        assert record.attention == ([] if record.family == "lstm" else ["flash"])
+        assert record.attention == ([] if record.family == "lstm" else ["cudnn"])
 
 
 @on_simulated_gpu
