@@ -37,6 +37,7 @@ _REASONS = {
     "asleep": "its scratch is asleep. Call ferro_alloc.wake() first",
     "no memory": "there is no memory for separate scratch. Free some and try again",
     "capturing": "a capture is running. End it first",
+    "busy": "another device works for too long, or a library captures. Try again later",
     "member": "it is already in another group. leave() that one first",
     "no member": "it is not in this group",
     "native": "its memory comes from PyTorch's own allocator, which shares no pages",

@@ -51,8 +51,8 @@ SharingResult GraphMemory::join(GroupId group, const PoolId& id) {
     return result;
   }
   collect();
-  if (!parts_.timeline.wait_for_all()) {
-    return SharingResult::kCapturing;
+  if (const SharingResult result = wait_for_rest(); result != SharingResult::kOk) {
+    return result;
   }
   ScratchSet& set = set_of(group);
   GraphPool& pool = pool_of(id);
@@ -68,6 +68,13 @@ SharingResult GraphMemory::join(GroupId group, const PoolId& id) {
   }
   set.fold();
   return SharingResult::kOk;
+}
+
+SharingResult GraphMemory::wait_for_rest() {
+  if (parts_.timeline.wait_for_all()) {
+    return SharingResult::kOk;
+  }
+  return parts_.captures.load() != 0 ? SharingResult::kCapturing : SharingResult::kBusy;
 }
 
 // Moved ones that cannot be shared.
@@ -132,8 +139,11 @@ SharingResult GraphMemory::leave(const PoolId& id) {
     return SharingResult::kOk;
   }
   collect(News::kLeft);
-  if (pool->loan || !parts_.timeline.wait_for_all()) {
+  if (pool->loan) {
     return SharingResult::kCapturing;
+  }
+  if (const SharingResult result = wait_for_rest(); result != SharingResult::kOk) {
+    return result;
   }
   ScratchSet::Handles own;
   const SharingResult result = before.separate(*pool, &own);

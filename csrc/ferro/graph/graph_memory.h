@@ -208,6 +208,8 @@ class GraphMemory final : public GraphPages {
   void release(GraphPool& pool);
   void collect(News news);
   SharingResult check_join(GroupId group, const PoolId& id) const;
+  // The host waits for all work of the devices.
+  SharingResult wait_for_rest();
   ScratchSet& set_of(GroupId group);
   void add_member(GroupId group, GraphPool& pool, const AddressRanges* written);
   std::set<PageHandle> staying_handles(const GraphPool& pool);

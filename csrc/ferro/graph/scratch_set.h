@@ -32,10 +32,12 @@ namespace ferro {
 
 struct GraphPool;
 
-// kOutOfMemory: no handles of its own could be had for what lives or stays. kCapturing: a capture
-// forbids to wait for the device. kMember, kNoMember: of a group. kAsleep: the scratch of the group
-// is asleep.
-enum class [[nodiscard]] SharingResult{kOk, kOutOfMemory, kCapturing, kMember, kNoMember, kAsleep};
+// kOutOfMemory: no handles of its own could be had for what lives or stays. kCapturing: a capture of
+// the program forbids to wait for the device. kMember, kNoMember: of a group. kAsleep: the scratch
+// of the group is asleep. kBusy: the device did not come to rest, because a library captures or
+// because other devices work for too long.
+enum class [[nodiscard]] SharingResult{kOk,       kOutOfMemory, kCapturing, kMember,
+                                       kNoMember, kAsleep,      kBusy};
 
 using GroupId = std::uint64_t;
 using ScratchUser = std::uint64_t;

@@ -154,8 +154,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   void empty_idle_pool(const PoolId& id);
 
   // Exclusive groups (graph/graph_memory.h), on all devices. Empty, or the reason of a refusal:
-  // "member" of a group, "no member", "capturing", "asleep", "no memory", "native" for a pool of
-  // PyTorch's allocator.
+  // "member" of a group, "no member", "capturing", "busy", "asleep", "no memory", "native" for a pool
+  // of PyTorch's allocator.
   std::string join_scratch(std::uint64_t group, const PoolId& pool);
   std::string leave_scratch(const PoolId& pool);  // on the devices where it is a member
   // On any device; also after a failed `join_scratch` that could not be undone everywhere.

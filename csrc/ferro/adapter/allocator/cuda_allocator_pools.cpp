@@ -156,7 +156,8 @@ void CudaAllocator::check_sharing(SharingResult result) {
 namespace {
 
 const char* text_of(SharingResult result) {
-  constexpr std::array kTexts = {"", "no memory", "capturing", "member", "no member", "asleep"};
+  constexpr std::array kTexts = {"",          "no memory", "capturing", "member",
+                                 "no member", "asleep",    "busy"};
   return kTexts[static_cast<std::size_t>(result)];
 }
 

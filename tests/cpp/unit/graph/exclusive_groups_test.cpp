@@ -224,6 +224,16 @@ TEST_F(ExclusiveGroupsTest, NothingIsSharedWhileACaptureRuns) {
   device_->set_captures(0);
 }
 
+TEST_F(ExclusiveGroupsTest, ACaptureOfALibraryIsNotCalledTheProgramsOwn) {
+  CUstream blocking = nullptr;
+  SimGpu::expect(SimGpu::api().stream_create(&blocking, CU_STREAM_DEFAULT));
+  const StreamId stream{reinterpret_cast<std::uint64_t>(blocking)};
+  SimGpu::begin_capture(stream);
+  EXPECT_EQ(graphs_->join(kGroup, kPools[0]), SharingResult::kBusy);
+  SimGpu::end_capture(stream);
+  EXPECT_EQ(graphs_->join(kGroup, kPools[0]), SharingResult::kOk);
+}
+
 TEST_F(ExclusiveGroupsTest, ResultsThatFindNoPagesEndTheCaptureWithAnError) {
   join_all();
   const Graph a = capture(kPools[0], {8 * kPageBytes, kPageBytes});
