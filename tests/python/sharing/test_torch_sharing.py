@@ -59,6 +59,12 @@ def with_peers(allocator: str, count: int, mode: str) -> Result:
     return simulated("features_peers.py", allocator, memory="1GiB", count=count, mode=mode)
 
 
+@pytest.mark.parametrize("layout", [pytest.param("native", marks=pytest.mark.long), "pages"])
+def test_first_copies_of_threads_between_two_devices(layout: str) -> None:
+    found = simulated("first_copies.py", layout, memory="1GiB", count=8)
+    assert found == {"pairs": 56, "errors": []}
+
+
 @pytest.mark.parametrize("name", checks_of("features_peers.py"))
 @pytest.mark.parametrize(("count", "mode"), [(2, "adversarial"), (4, "eager")])
 def test_peers_as_native(count: int, mode: str, name: str) -> None:

@@ -277,6 +277,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
     std::atomic<std::size_t> fraction_limit{PageStore::kNoLimit};  // of setMemoryFraction
     std::atomic<std::size_t> limit_of_previous{kLimitUnset};       // as last set there
     std::atomic<bool> announces_captures{false};  // to the previous one; under announce_mutex_
+    // The devices that can access all memory of this one.
+    std::array<std::atomic<bool>, C10_COMPILE_TIME_MAX_GPUS> peers{};
   };
 
   void add_devices(int device_count) FERRO_EXCLUDES(init_mutex_);
@@ -381,6 +383,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   static void check_sharing(SharingResult result);
   // Follows up on the captures that the device's router released.
   void follow_released(Device& device);
+  // Gives `user` access to all memory of `owner`.
+  void add_peer(c10::DeviceIndex owner, c10::DeviceIndex user);
   // Grants peers the access that they had before this allocator served.
   void adopt_peers();
   void switch_to(Serving serving) FERRO_REQUIRES(switch_mutex_);

@@ -140,10 +140,15 @@ void CudaAllocator::enablePeerAccess(c10::DeviceIndex index, c10::DeviceIndex pe
       C10_CUDA_CHECK(error);
     }
   }
-  with_torch_errors([&] { device(peer).core.add_peer(index); });
   if (previous_.is_in_use()) {
     previous_.allocator().enablePeerAccess(index, peer);
   }
+  add_peer(peer, index);
+}
+
+void CudaAllocator::add_peer(c10::DeviceIndex owner, c10::DeviceIndex user) {
+  with_torch_errors([&] { device(owner).core.add_peer(user); });
+  device(owner).peers[static_cast<std::size_t>(user)].store(true, std::memory_order_release);
 }
 
 // PyTorch requests the access of a pair of devices once, from the allocator that serves then. The
@@ -163,7 +168,7 @@ void CudaAllocator::adopt_peers() {
       }
       (void)cudaGetLastError();
       if (error == cudaErrorPeerAccessAlreadyEnabled) {
-        with_torch_errors([&] { device(owner).core.add_peer(user); });
+        add_peer(owner, user);
       }
     }
   }
@@ -171,7 +176,14 @@ void CudaAllocator::adopt_peers() {
 
 cudaError_t CudaAllocator::memcpyAsync(void* to, int to_device, const void* from, int from_device,
                                        std::size_t bytes, cudaStream_t stream, bool peers) {
-  if (peers || to_device == from_device) {
+  // PyTorch calls a pair of devices peers before enablePeerAccess() has returned, and another thread
+  // may copy at once. The copy is the source device's, which accesses the memory of the other.
+  const auto has_access = [&] {
+    return device(static_cast<c10::DeviceIndex>(to_device))
+        .peers[static_cast<std::size_t>(from_device)]
+        .load(std::memory_order_acquire);
+  };
+  if (to_device == from_device || (peers && has_access())) {
     return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
   }
   return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, stream);
