@@ -221,8 +221,8 @@ FERRO_SIM_API cuMemFreeHost(void* at) {
   if (!found) {
     return call.finish(CUDA_ERROR_INVALID_VALUE);
   }
-  // Queued copies may still use it.
-  call.machine().scheduler().run_all();
+  // Of other devices only copies that use it are waited for.
+  call.machine().scheduler().run_device(found->device, {found->base, found->bytes});
   return call.finish(call.machine().host().free(at, HostMemory::Kind::kAllocated)
                          ? CUDA_SUCCESS
                          : CUDA_ERROR_INVALID_VALUE);

@@ -16,6 +16,12 @@ constexpr std::chrono::milliseconds kHostWait{20};
 // Clock time: the number of operations that fit into the launch queue of a driver.
 constexpr std::size_t kLaunchQueue = 1024;
 
+bool touches(const Work& work, HostRange memory) {
+  const auto* copy = std::get_if<Copy>(&work);
+  return copy != nullptr &&
+         (copy->from - memory.base < memory.bytes || copy->to - memory.base < memory.bytes);
+}
+
 std::uint64_t threshold_of(double probability) {
   constexpr double kRange = 18446744073709551615.0;
   return probability >= 1.0 ? ~std::uint64_t{0} : static_cast<std::uint64_t>(probability * kRange);
@@ -320,10 +326,10 @@ void Scheduler::run_in_any_order_until_done(std::span<const OperationPtr> wanted
   }
 }
 
-void Scheduler::run_device(int device) {
+void Scheduler::run_device(int device, HostRange memory) {
   std::vector<OperationPtr> wanted;
   for (const auto& [id, operation] : pending_) {
-    if (operation->device_ == device) {
+    if (operation->device_ == device || touches(operation->work_, memory)) {
       wanted.push_back(operation);
     }
   }

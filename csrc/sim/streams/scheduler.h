@@ -63,6 +63,11 @@ class Operation {
   Clock::time_point finished_at_;
 };
 
+struct HostRange {
+  std::uintptr_t base = 0;
+  std::size_t bytes = 0;
+};
+
 class Scheduler {
  public:
   // Performs work on a device at once. The scheduler makes host calls itself.
@@ -95,7 +100,8 @@ class Scheduler {
   // Makes the host wait for operations: runs them and their predecessors, in a random legal order;
   // in clock time also everything that ends before them.
   void run_until_done(std::span<const OperationPtr> wanted);
-  void run_device(int device);
+  // All work of the device, and copies of others from or to this memory of the host.
+  void run_device(int device, HostRange memory = {});
   void run_all();
 
   std::size_t pending() const { return pending_.size(); }

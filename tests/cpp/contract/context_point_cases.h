@@ -261,6 +261,15 @@ inline void other_devices_are_not_covered(Env& env) {
       CONTRACT_OK(record(env, point));
       CONTRACT_OK(env.api.event_synchronize(point));
       CONTRACT_RESULT(env.api.stream_query(remote), CUDA_ERROR_NOT_READY);
+      // Nor does a free of pinned memory wait for them.
+      void* pinned = nullptr;
+      env.api.ctx_set_current(env.context);
+      const CUresult allocated = env.api.mem_host_alloc(&pinned, 1, 0);
+      const CUresult freed = env.api.mem_free_host(pinned);
+      env.api.ctx_set_current(peer.context());
+      CONTRACT_OK(allocated);
+      CONTRACT_OK(freed);
+      CONTRACT_RESULT(env.api.stream_query(remote), CUDA_ERROR_NOT_READY);
     }
     // A capture on that device does not prevent a point.
     CaptureScope capture(env, remote, CU_STREAM_CAPTURE_MODE_RELAXED);
