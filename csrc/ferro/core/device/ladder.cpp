@@ -436,8 +436,8 @@ DevicePtr Ladder::wait_for_memory(Climb& climb) {
   }
   // Without a point, memory freed meanwhile could not leave its place.
   if (!parts_.timeline.record()) {
-    parts_.timeline.wait_during_captures();
-    if (const DevicePtr ptr = grow(climb); ptr != kNull) {
+    const bool has_waited = parts_.timeline.wait_during_captures();
+    if (const DevicePtr ptr = has_waited ? grow(climb) : kNull; ptr != kNull) {
       return ptr;
     }
   }

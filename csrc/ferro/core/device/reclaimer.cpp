@@ -48,8 +48,9 @@ void Reclaimer::wait_for_frees(const std::vector<Heap*>& heaps) {
   }
   // A capture, also on another device or of a library, forbids points. Then memory freed since the
   // last point is returned after this wait, as by the native allocator. An unused device stays
-  // untouched.
-  if (parts_.driver.context_if_created() != nullptr && !parts_.timeline.record()) {
+  // untouched, and one without free memory is not waited for.
+  if (parts_.driver.context_if_created() != nullptr && !parts_.timeline.record() &&
+      std::ranges::any_of(heaps, [](Heap* heap) { return heap->free_pages() != 0; })) {
     parts_.timeline.wait_during_captures();
   }
   // Frees that waited may be of scratch.

@@ -71,7 +71,8 @@ SleepFilter Sleeper::with_scratch_of(const SleepFilter& which, Share share) {
 // Handles that moved have no old mapping after that, which would keep their memory.
 void Sleeper::wait_for_work() {
   if (!parts_.timeline.wait_for_all()) {
-    parts_.timeline.wait_during_captures();
+    // Memory that any device uses cannot go to sleep.
+    parts_.timeline.wait_during_captures(DeviceTimeline::OfOthers::kUnlimited);
   }
   parts_.stale.remove_passed();
 }

@@ -157,8 +157,7 @@ bool DeviceTimeline::wait(Epoch epoch) {
     if (has_points() || captures_.load() != 0) {
       return false;
     }
-    wait_during_captures();
-    return true;
+    return wait_during_captures();
   }
   std::optional<Point> point;
   {
@@ -190,16 +189,18 @@ bool DeviceTimeline::wait_for(const Point& point) {
   return has_passed;
 }
 
+std::chrono::nanoseconds DeviceTimeline::limit() const {
+  const bool gave_up = std::chrono::steady_clock::now() < gave_up_.load() + patience_;
+  return gave_up ? patience_ / kBrief : patience_;
+}
+
 bool DeviceTimeline::wait_for_others(const Point& point) {
   using Clock = std::chrono::steady_clock;
-  const auto begin = Clock::now();
+  const auto end = Clock::now() + limit();
   for (auto event = point.events.begin() + 1; event != point.events.end(); ++event) {
     while (!of_other(true, [&] { return driver_.is_complete(*event); })) {
-      const auto now = Clock::now();
-      if (now - begin >= patience_) {
-        gave_up_ = now;
-      }
-      if (now < gave_up_.load() + patience_) {
+      if (Clock::now() >= end) {
+        gave_up_ = Clock::now();
         return false;
       }
       std::this_thread::sleep_for(kPause);
@@ -208,25 +209,34 @@ bool DeviceTimeline::wait_for_others(const Point& point) {
   return true;
 }
 
-void DeviceTimeline::wait_during_captures() {
+bool DeviceTimeline::wait_during_captures(OfOthers of_others) {
   // Later frees get a later stamp, so the wait covers all work before the frees of this epoch.
   const Epoch epoch = current_.fetch_add(1, std::memory_order_seq_cst);
-  std::vector<ContextId> contexts{driver_.own_context()};
+  std::vector<ContextId> others;
   {
     const MutexLock lock(mutex_);
     find_contexts();
-    contexts.insert(contexts.end(), others_.begin(), others_.end());
+    others = others_;
   }
-  driver_.wait_for_device(contexts.front());
-  for (auto other = contexts.begin() + 1; other != contexts.end(); ++other) {
-    of_other(true, [&] {
-      driver_.wait_for_device(*other);
-      return true;
-    });
+  driver_.wait_for_device(driver_.own_context());
+  const auto wait = [this, others] {
+    for (const ContextId other : others) {
+      of_other(true, [&] {
+        driver_.wait_for_device(other);
+        return true;
+      });
+    }
+  };
+  if (of_others == OfOthers::kUnlimited) {
+    wait();
+  } else if (!others.empty() && !for_others_.run(wait, limit())) {
+    gave_up_ = std::chrono::steady_clock::now();
+    return false;
   }
   const MutexLock lock(mutex_);
   recorded_.store(std::max(epoch, recorded()), std::memory_order_release);
   note_passed(epoch);
+  return true;
 }
 
 bool DeviceTimeline::order_before(Epoch epoch, StreamId stream) {

@@ -30,12 +30,14 @@
 #include "ferro/base/mutex.h"
 #include "ferro/core/streams/capture_count.h"
 #include "ferro/core/streams/event_pool.h"
+#include "ferro/core/streams/limited_wait.h"
 #include "ferro/core/types/epoch.h"
 #include "ferro/driver/driver.h"
 
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <optional>
@@ -89,14 +91,16 @@ class DeviceTimeline {
   Epoch update() FERRO_EXCLUDES(mutex_);
   // The host waits until the epoch has passed. False, without a wait, if a capture forbids the
   // point that this needs, and if other devices take longer than `patience`: a kernel there may
-  // wait for what this thread gives its own device next. Waits in the `patience` after that do not
-  // wait for other devices. Throws DriverError.
+  // wait for what this thread gives its own device next. Waits in the `patience` after that wait
+  // briefly for other devices. Throws DriverError.
   bool wait(Epoch epoch) FERRO_EXCLUDES(mutex_);
   // The host waits for all work that the devices received before this call.
   bool wait_for_all() { return wait(now()); }
   // The same without a point: ends the current epoch and waits until it has passed. Captures
-  // survive this last resort. Throws DriverError; the epoch has then ended but not passed.
-  void wait_during_captures() FERRO_EXCLUDES(mutex_);
+  // survive this last resort. False if other devices take longer than `patience`, with kLimited.
+  // Then, and when it throws DriverError, the epoch has ended but not passed.
+  enum class OfOthers : std::uint8_t { kLimited, kUnlimited };
+  bool wait_during_captures(OfOthers others = OfOthers::kLimited) FERRO_EXCLUDES(mutex_);
   // Later work of `stream` waits for an epoch up to `last_orderable`; the host does not. False if
   // the stream captures, or for a later epoch. Throws DriverError. Callable under the store's lock.
   bool order_before(Epoch epoch, StreamId stream) FERRO_EXCLUDES(mutex_);
@@ -123,6 +127,8 @@ class DeviceTimeline {
   static constexpr std::size_t kMaxQueried = 128;
   // Between two queries of another device.
   static constexpr std::chrono::microseconds kPause{50};
+  // The part of `patience` for which the host waits again soon after it gave up.
+  static constexpr int kBrief = 200;
   // If there are this many, a new point replaces the last one.
   static constexpr std::size_t kMaxPoints = 256;
 
@@ -132,6 +138,8 @@ class DeviceTimeline {
   bool any_captures(std::span<const StreamId> known) FERRO_REQUIRES(mutex_);
   bool wait_for(const Point& point) FERRO_EXCLUDES(mutex_);
   bool wait_for_others(const Point& point);
+  // How long the host waits for other devices now.
+  std::chrono::nanoseconds limit() const;
   // The first point that covers the epoch; null if the epoch has passed or is not recorded.
   const Point* point_behind(Epoch epoch) const FERRO_REQUIRES(mutex_);
   void note_orderable() FERRO_REQUIRES(mutex_);
@@ -156,6 +164,7 @@ class DeviceTimeline {
   // The other devices; none before the first point.
   std::optional<std::vector<DeviceId>> without_context_ FERRO_GUARDED_BY(mutex_);
   int waiting_ FERRO_GUARDED_BY(mutex_) = 0;  // threads in `wait_for`
+  LimitedWait for_others_;
 };
 
 }  // namespace ferro

@@ -192,6 +192,20 @@ TEST_F(DeviceMemoryTest, AHeldPoolKeepsItsPages) {
   EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 
+TEST_F(DeviceMemoryTest, ACacheWithoutFreeMemoryIsEmptiedWithoutAWaitDuringCaptures) {
+  const DevicePtr live = allocate(kPageBytes);
+  SimGpu::fill(side_, live, 1, kPageBytes);
+  device_->set_captures(1);
+  const DriverCalls before = device_->driver().calls();
+  device_->empty_cache();
+  EXPECT_EQ(device_->driver().calls().event_wait, before.event_wait);
+  free(allocate(kPageBytes));
+  device_->empty_cache();
+  EXPECT_EQ(device_->driver().calls().event_wait, before.event_wait + 1);
+  EXPECT_EQ(pages().held, 1U);
+  device_->set_captures(0);
+}
+
 TEST_F(DeviceMemoryTest, APoolReturnsItsMemoryWithoutAWaitOnlyIfTheDeviceIsIdle) {
   device_->pools().hold(kGraphPool);
   free(allocate(3 * kPageBytes, stream_, kGraphPool));
