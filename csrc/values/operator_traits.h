@@ -48,6 +48,8 @@ struct OperatorTraits {
   bool computable = false;
   // Costs more than a few passes over its inputs and results: products, convolutions, attention.
   bool costly = false;
+  // The second dimension of the result depends on values: it is indices of a sparse tensor.
+  bool sizes_columns = false;
   // May give truth values or integers of floating-point numbers.
   bool tests = false;
   // Of the last result.
