@@ -13,7 +13,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <mutex>
+#include <vector>
 
 namespace ferro::values {
 namespace {
@@ -45,12 +47,28 @@ class InOperator {
     if (outer_ != nullptr) {
       outer_->launched_within_ += launched - launched_before_;
     }
+    if (std::uncaught_exceptions() == exceptions_ && traits_.kind != Kind::kElsewhere) {
+      for (const std::uint64_t number : failed_requests_) {
+        note_done_without(number, traits_.name);
+      }
+    } else if (outer_ != nullptr) {
+      outer_->failed_requests_.insert(outer_->failed_requests_.end(), failed_requests_.begin(),
+                                      failed_requests_.end());
+    }
     if (read_result_ && computes.load(std::memory_order_relaxed)) {
       note_read(traits_.name, Learned::kSize);
     }
   }
   InOperator(const InOperator&) = delete;
   InOperator& operator=(const InOperator&) = delete;
+
+  // A request for memory failed in this thread. If the operator ends without an exception all the
+  // same, it did without that memory.
+  static void add_failed_request(std::uint64_t number) {
+    if (innermost != nullptr) {
+      innermost->failed_requests_.push_back(number);
+    }
+  }
 
   // What its own kernels compute is unknown: the sizes that it reads after them are too.
   void set_opaque() { is_opaque_ = true; }
@@ -96,6 +114,8 @@ class InOperator {
   InOperator* const outer_;
   const std::uint64_t launched_before_;
   std::uint64_t launched_within_ = 0;  // by operators within it
+  const int exceptions_ = std::uncaught_exceptions();
+  std::vector<std::uint64_t> failed_requests_;
   bool is_opaque_ = false;
   bool read_result_ = false;
 };
@@ -251,6 +271,8 @@ void wrap_unseen() {
 }
 
 }  // namespace
+
+void note_failed_request(std::uint64_t number) { InOperator::add_failed_request(number); }
 
 void install(bool compute) {
   gpu();
