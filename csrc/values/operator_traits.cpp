@@ -160,6 +160,7 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
   traits.computable = traits.kind != Kind::kElsewhere && traits.kind != Kind::kTransfer &&
                       op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
   traits.sizes_columns = is_one_of(base, kOfColumns);
+  traits.searches = base == "aten::mode";
   traits.tests = is_one_of(base, kTests);
   traits.costly = is_costly(base);
   traits.positions = positions_of(base, schema);

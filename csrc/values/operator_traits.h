@@ -50,6 +50,8 @@ struct OperatorTraits {
   bool costly = false;
   // The second dimension of the result depends on values: it is indices of a sparse tensor.
   bool sizes_columns = false;
+  // Reads back results of its kernels that determine no size, and fails if a search finds nothing.
+  bool searches = false;
   // May give truth values or integers of floating-point numbers.
   bool tests = false;
   // Of the last result.

@@ -121,6 +121,27 @@ class InOperator {
 };
 thread_local InOperator* InOperator::innermost = nullptr;
 
+// While it exists, what the thread's operator reads back is zero, and searches find the first element.
+// Its results are computed without that, or unknown.
+class Found {
+ public:
+  explicit Found(const OperatorTraits& traits) : searches_(traits.searches) {
+    if (searches_) {
+      gpu().answer(0);
+    }
+  }
+  ~Found() {
+    if (searches_) {
+      gpu().end_answer();
+    }
+  }
+  Found(const Found&) = delete;
+  Found& operator=(const Found&) = delete;
+
+ private:
+  const bool searches_;
+};
+
 class Wrapper : public c10::OperatorKernel {
  public:
   Wrapper(c10::SafeKernelFunction kernel, OperatorTraits traits, DispatchKey key)
@@ -134,6 +155,7 @@ class Wrapper : public c10::OperatorKernel {
       wrap_unseen();
     }
     InOperator inside(traits_, *stack);
+    const Found found(traits_);
     try {
       if (sparse_ != nullptr && computes.load(std::memory_order_relaxed)) {
         sparse_(*stack, [&] { kernel_.callBoxed(op, keys, stack); });
