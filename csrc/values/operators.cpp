@@ -34,15 +34,15 @@ void wrap_unseen();
 class InOperator {
  public:
   InOperator(const OperatorTraits& traits, const Stack& stack)
-      : traits_(traits), stack_(stack), outer_(innermost), launched_before_(gpu().in_operator(1)) {
-    innermost = this;
+      : traits_(traits), stack_(stack), outer_(innermost_), launched_before_(gpu().in_operator(1)) {
+    innermost_ = this;
     if (outer_ != nullptr && outer_->is_opaque_ && has_size() &&
         outer_->own_launches(launched_before_) > 0) {
       outer_->read_result_ = true;
     }
   }
   ~InOperator() {
-    innermost = outer_;
+    innermost_ = outer_;
     const std::uint64_t launched = gpu().in_operator(-1);
     if (outer_ != nullptr) {
       outer_->launched_within_ += launched - launched_before_;
@@ -65,8 +65,8 @@ class InOperator {
   // A request for memory failed in this thread. If the operator ends without an exception all the
   // same, it did without that memory.
   static void add_failed_request(std::uint64_t number) {
-    if (innermost != nullptr) {
-      innermost->failed_requests_.push_back(number);
+    if (innermost_ != nullptr) {
+      innermost_->failed_requests_.push_back(number);
     }
   }
 
@@ -80,7 +80,7 @@ class InOperator {
 
   // Whether the thread's innermost operator reads back the result of a kernel, and not an argument.
   static int reads_result(std::uint64_t address) {
-    return innermost != nullptr && innermost->reads_result_at(address) ? 1 : 0;
+    return innermost_ != nullptr && innermost_->reads_result_at(address) ? 1 : 0;
   }
 
  private:
@@ -108,7 +108,7 @@ class InOperator {
     return is_result;
   }
 
-  static thread_local InOperator* innermost;
+  static thread_local InOperator* innermost_;
   const OperatorTraits& traits_;
   const Stack& stack_;
   InOperator* const outer_;
@@ -119,7 +119,7 @@ class InOperator {
   bool is_opaque_ = false;
   bool read_result_ = false;
 };
-thread_local InOperator* InOperator::innermost = nullptr;
+thread_local InOperator* InOperator::innermost_ = nullptr;
 
 // While it exists, what the thread's operator reads back is zero, and searches find the first element.
 // Its results are computed without that, or unknown.

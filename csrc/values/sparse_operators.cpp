@@ -166,8 +166,8 @@ Tensor add_sparse(const Tensor& dense, const Tensor& indices, const Tensor& valu
   return at::add(dense, make_sparse(indices, values, sizes), factor);
 }
 
-void add_sparse_(Tensor& dense, const Tensor& indices, const Tensor& values, at::IntArrayRef sizes,
-                 const at::Scalar& factor) {
+void add_sparse_in_place(Tensor& dense, const Tensor& indices, const Tensor& values,
+                         at::IntArrayRef sizes, const at::Scalar& factor) {
   dense.add_(make_sparse(indices, values, sizes), factor);
 }
 
@@ -226,7 +226,7 @@ TORCH_LIBRARY_IMPL(ferro_sim, CPU, m) {
   m.impl("coalesced_indices", &coalesced_indices);
   m.impl("coalesced_values", &coalesced_values);
   m.impl("add_sparse", &add_sparse);
-  m.impl("add_sparse_", &add_sparse_);
+  m.impl("add_sparse_", &add_sparse_in_place);
   m.impl("softmax_pools", &softmax_pools);
   m.impl("softmax_values", &softmax_values);
 }
