@@ -84,12 +84,18 @@ int ferro_sim_hold(uint64_t address, size_t bytes, struct ferro_sim_contents* co
 int ferro_sim_write(uint64_t address, const void* source, size_t bytes,
                     enum ferro_sim_certainty certainty, int keep);
 /* Between these calls every copy of at most 8 bytes to the host that this thread submits delivers the
- * low bytes of this value. */
+ * low bytes of this value. One of up to 16 bytes delivers 1 and the value: a search that found this
+ * position. Calls may be nested; the innermost value counts. */
 void ferro_sim_answer(uint64_t value);
 void ferro_sim_end_answer(void);
+/* Sets the function that is called, with the machine locked, when a thread within an operator
+ * submits a copy of at most 16 bytes from this address to the host, and has no answer for it. If it
+ * returns 1, they are the result of a kernel: the copy delivers zeros and counts as a read of unknown
+ * bytes. The function survives a new machine. */
+void ferro_sim_on_read_back(int (*is_result)(uint64_t address));
 /* The thread enters (1) or leaves (-1) an operator. Kernels launched outside of operators are
- * recorded by name. */
-void ferro_sim_operator(int change);
+ * recorded by name. Returns the number of kernels that the thread has launched. */
+uint64_t ferro_sim_operator(int change);
 /* The number of this thread's library operations that reported which of their results are known. */
 uint64_t ferro_sim_transfers(void);
 /* The recorded names, one per line. */

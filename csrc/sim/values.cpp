@@ -153,17 +153,27 @@ FERRO_SIM_CONTROL int ferro_sim_write(uint64_t address, const void* source, size
 
 FERRO_SIM_CONTROL void ferro_sim_answer(uint64_t value) {
   const std::lock_guard guard(Machine::lock());
-  Machine::current().thread().answer = value;
+  Machine::current().thread().answers.push_back(value);
 }
 
 FERRO_SIM_CONTROL void ferro_sim_end_answer(void) {
   const std::lock_guard guard(Machine::lock());
-  Machine::current().thread().answer.reset();
+  auto& answers = Machine::current().thread().answers;
+  if (!answers.empty()) {
+    answers.pop_back();
+  }
 }
 
-FERRO_SIM_CONTROL void ferro_sim_operator(int change) {
+FERRO_SIM_CONTROL void ferro_sim_on_read_back(int (*is_result)(uint64_t)) {
   const std::lock_guard guard(Machine::lock());
-  Machine::current().thread().operators += change;
+  ferro::sim::set_read_back_observer(is_result);
+}
+
+FERRO_SIM_CONTROL uint64_t ferro_sim_operator(int change) {
+  const std::lock_guard guard(Machine::lock());
+  ferro::sim::ThreadState& thread = Machine::current().thread();
+  thread.operators += change;
+  return thread.launches;
 }
 
 FERRO_SIM_CONTROL uint64_t ferro_sim_transfers(void) {

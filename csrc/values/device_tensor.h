@@ -22,6 +22,7 @@ class DeviceTensor {
   // None for a tensor without strided elements in device memory: sparse, nested, empty.
   static std::optional<DeviceTensor> describe(const at::Tensor& tensor);
 
+  std::uint64_t address() const { return address_; }
   std::int64_t elements() const { return elements_; }
   const at::DimVector& sizes() const { return sizes_; }
   at::ScalarType type() const { return type_; }

@@ -7,6 +7,8 @@
 #include "values/value.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/SparseCsrTensorUtils.h>
+#include <ATen/SparseTensorImpl.h>
 #include <ATen/cuda/EmptyTensor.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -163,6 +165,23 @@ void for_each_tensor(const c10::IValue& value, const Visit& visit) {
       ++i;
     }
   }
+}
+
+// The dense tensors that hold the elements of a tensor.
+std::vector<at::Tensor> parts_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.layout() == at::kStrided) {
+    return {tensor};
+  }
+  // Without the dispatcher, which would count these as the program's operators.
+  if (tensor.layout() == at::kSparse) {
+    const auto* sparse = static_cast<at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
+    return {sparse->indices(), sparse->values()};
+  }
+  if (at::sparse_csr::is_sparse_compressed(tensor)) {
+    const auto* sparse = at::sparse_csr::get_sparse_csr_impl(tensor);
+    return {sparse->compressed_indices(), sparse->plain_indices(), sparse->values()};
+  }
+  return {};
 }
 
 bool is_number(const DeviceTensor& tensor) { return !c10::isIntegralType(tensor.type(), true); }
@@ -331,6 +350,50 @@ void Evaluation::end(Stack& stack) {
     }
     job_->computable = job_->ran = false;
     job_->positions.reset();
+    gpu().at_once(call_job<&Job::give>, new std::shared_ptr<Job>(job_));
+  }
+}
+
+void Evaluation::forget(const Stack& stack) {
+  job_ = std::make_shared<Job>(HostOperator(op_, traits_));
+  find_operands();
+  if (device_ < 0) {
+    return;
+  }
+  stream_ = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device_)).stream();
+  // Results may share parts with arguments.
+  std::vector<std::uint64_t> known;
+  for (std::size_t place = 0; place < arguments_.size(); ++place) {
+    for_each_tensor(arguments_[place], [&](const at::Tensor& tensor, std::size_t) {
+      for (const at::Tensor& part : parts_of(tensor)) {
+        if (const auto described = DeviceTensor::describe(part)) {
+          known.push_back(described->address());
+        }
+      }
+    });
+  }
+  const auto add = [&](const c10::IValue& value, bool keeps) {
+    for_each_tensor(value, [&](const at::Tensor& tensor, std::size_t) {
+      for (const at::Tensor& part : parts_of(tensor)) {
+        auto described = DeviceTensor::describe(part);
+        if (described &&
+            (keeps || std::find(known.begin(), known.end(), described->address()) == known.end())) {
+          job_->results.push_back({{std::move(*described), false, 0, 0}, keeps});
+        }
+      }
+    });
+  };
+  for (const std::size_t place : traits_.written) {
+    add(arguments_[place], true);
+  }
+  for (std::size_t i = 0; i < traits_.returns; ++i) {
+    if (!traits_.return_is_argument[i]) {
+      add(stack[stack.size() - traits_.returns + i], false);
+    }
+  }
+  job_->computable = false;
+  is_given_ = true;
+  if (!submit(call_job<&Job::give>)) {
     gpu().at_once(call_job<&Job::give>, new std::shared_ptr<Job>(job_));
   }
 }

@@ -41,6 +41,8 @@ class Evaluation {
   // Called after it. `stack` ends with its results; one may be replaced by a tensor of the right
   // size.
   void end(torch::jit::Stack& stack);
+  // Called after it instead of both: the results, and the parts of sparse ones, become unknown.
+  void forget(const torch::jit::Stack& stack);
 
   struct Job;
 

@@ -26,6 +26,7 @@ Gpu found() {
   find(gpu.write, "ferro_sim_write");
   find(gpu.answer, "ferro_sim_answer");
   find(gpu.end_answer, "ferro_sim_end_answer");
+  find(gpu.on_read_back, "ferro_sim_on_read_back");
   find(gpu.in_operator, "ferro_sim_operator");
   find(gpu.reads, "ferro_sim_reads");
   find(gpu.transfers, "ferro_sim_transfers");

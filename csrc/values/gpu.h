@@ -19,6 +19,7 @@ struct Gpu {
   decltype(&ferro_sim_write) write;
   decltype(&ferro_sim_answer) answer;
   decltype(&ferro_sim_end_answer) end_answer;
+  decltype(&ferro_sim_on_read_back) on_read_back;
   decltype(&ferro_sim_operator) in_operator;
   decltype(&ferro_sim_reads) reads;
   decltype(&ferro_sim_transfers) transfers;

@@ -211,6 +211,9 @@ std::int64_t HostOperator::answer() const {
   if (traits_->name.starts_with("aten::_unique") && input.scalar_type() == at::kBool) {
     return input.sum().item<std::int64_t>();
   }
+  if (traits_->sizes_columns) {
+    return found.size(1);
+  }
   const bool along = traits_->name.starts_with("aten::unique_dim") && input.dim() > 0;
   return found.dim() == 0 ? 1 : found.size(along ? called_with_[1].toInt() : 0);
 }
@@ -235,14 +238,16 @@ std::optional<std::int64_t> assumed_rows(const OperatorTraits& traits, const Sta
     return std::nullopt;
   }
   const at::Tensor& input = arguments[0].toTensor();
-  const bool unique =
-      traits.name.starts_with("aten::_unique") || traits.name.starts_with("aten::unique");
+  const bool unique = traits.name.starts_with("aten::_unique") ||
+                      traits.name.starts_with("aten::unique") ||
+                      (traits.sizes_columns && traits.name != "aten::index_select");
   const bool along = traits.name.starts_with("aten::unique_dim") && input.dim() > 0;
   // Boxes of torchvision::nms are rows.
   const bool by_rows = traits.name.starts_with("torchvision::");
-  const std::int64_t most = along     ? input.size(arguments[1].toInt())
-                            : by_rows ? input.size(0)
-                                      : input.numel();
+  const std::int64_t most = along                  ? input.size(arguments[1].toInt())
+                            : by_rows              ? input.size(0)
+                            : traits.sizes_columns ? input.size(1)
+                                                   : input.numel();
   const std::int64_t one = std::min<std::int64_t>(most, 1);
   const bool all = std::string_view(rows) == "all";
   // Of booleans the device counts the true ones: with one there are two values, with none one.

@@ -35,6 +35,9 @@ PYBIND11_MODULE(_values, module) {
     }
     return all;
   });
+  // `number` identifies a request for memory that failed in this thread.
+  module.def("note_failed_request", &ferro::values::note_failed_request, py::arg("number"));
+  module.def("done_without", &ferro::values::done_without);
   module.def("failures", [] {
     py::list all;
     for (const Failure& failure : ferro::values::failures()) {

@@ -29,6 +29,9 @@ constexpr string_view kReads[] = {"aten::_local_scalar_dense"};
 // They read the values that determine their sizes through other operators.
 constexpr string_view kSizedByOthers[] = {"aten::masked_select", "aten::index",
                                           "aten::repeat_interleave", "aten::bincount"};
+// See `sparse_operators.cpp`.
+constexpr string_view kOfColumns[] = {"ferro_sim::coalesced_indices", "ferro_sim::selected_indices",
+                                      "ferro_sim::softmax_pools"};
 constexpr string_view kPositions[] = {
     "aten::argmax",    "aten::argmin", "aten::topk",   "aten::sort",       "aten::argsort",
     "aten::kthvalue",  "aten::mode",   "aten::cummax", "aten::cummin",     "aten::median",
@@ -111,8 +114,12 @@ Kind kind_of(string_view base, const c10::OperatorHandle& op, const OperatorTrai
   if (base.starts_with("c10d::")) {
     return Kind::kTransfer;
   }
-  if (!base.starts_with("aten::") && base != "torchvision::nms" &&
-      base != "torchvision::roi_align" && base != "torchvision::roi_pool") {
+  if (is_one_of(base, kOfColumns)) {
+    return Kind::kDataSized;
+  }
+  if (!base.starts_with("aten::") && !base.starts_with("ferro_sim::") &&
+      base != "torchvision::nms" && base != "torchvision::roi_align" &&
+      base != "torchvision::roi_pool") {
     return Kind::kElsewhere;
   }
   const bool sized = base == "torchvision::nms" || base == "aten::equal" ||
@@ -152,6 +159,8 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
   traits.kind = kind_of(base, op, traits);
   traits.computable = traits.kind != Kind::kElsewhere && traits.kind != Kind::kTransfer &&
                       op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
+  traits.sizes_columns = is_one_of(base, kOfColumns);
+  traits.searches = base == "aten::mode";
   traits.tests = is_one_of(base, kTests);
   traits.costly = is_costly(base);
   traits.positions = positions_of(base, schema);

@@ -48,6 +48,10 @@ struct OperatorTraits {
   bool computable = false;
   // Costs more than a few passes over its inputs and results: products, convolutions, attention.
   bool costly = false;
+  // The second dimension of the result depends on values: it is indices of a sparse tensor.
+  bool sizes_columns = false;
+  // Reads back results of its kernels that determine no size, and fails if a search finds nothing.
+  bool searches = false;
   // May give truth values or integers of floating-point numbers.
   bool tests = false;
   // Of the last result.

@@ -4,6 +4,7 @@
 #include "values/evaluation.h"
 #include "values/gpu.h"
 #include "values/places.h"
+#include "values/sparse_operators.h"
 #include "values/value.h"
 
 #include <ATen/core/boxing/KernelFunction.h>
@@ -12,7 +13,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <mutex>
+#include <vector>
 
 namespace ferro::values {
 namespace {
@@ -26,28 +29,146 @@ std::atomic<bool> any_unseen = false;
 std::atomic<bool> computes = true;
 void wrap_unseen();
 
-// While it exists, the thread's kernels count as an operator's.
+// While it exists, the thread's kernels count as an operator's, and so do the results of kernels that
+// it reads back.
 class InOperator {
  public:
-  InOperator() { gpu().in_operator(1); }
-  ~InOperator() { gpu().in_operator(-1); }
+  InOperator(const OperatorTraits& traits, const Stack& stack)
+      : traits_(traits), stack_(stack), outer_(innermost_), launched_before_(gpu().in_operator(1)) {
+    innermost_ = this;
+    if (outer_ != nullptr && outer_->is_opaque_ && has_size() &&
+        outer_->own_launches(launched_before_) > 0) {
+      outer_->read_result_ = true;
+    }
+  }
+  ~InOperator() {
+    innermost_ = outer_;
+    const std::uint64_t launched = gpu().in_operator(-1);
+    if (outer_ != nullptr) {
+      outer_->launched_within_ += launched - launched_before_;
+    }
+    if (std::uncaught_exceptions() == exceptions_ && traits_.kind != Kind::kElsewhere) {
+      for (const std::uint64_t number : failed_requests_) {
+        note_done_without(number, traits_.name);
+      }
+    } else if (outer_ != nullptr) {
+      outer_->failed_requests_.insert(outer_->failed_requests_.end(), failed_requests_.begin(),
+                                      failed_requests_.end());
+    }
+    if (read_result_ && computes.load(std::memory_order_relaxed)) {
+      note_read(traits_.name, Learned::kSize);
+    }
+  }
   InOperator(const InOperator&) = delete;
   InOperator& operator=(const InOperator&) = delete;
+
+  // A request for memory failed in this thread. If the operator ends without an exception all the
+  // same, it did without that memory.
+  static void add_failed_request(std::uint64_t number) {
+    if (innermost_ != nullptr) {
+      innermost_->failed_requests_.push_back(number);
+    }
+  }
+
+  // What its own kernels compute is unknown: the sizes that it reads after them are too.
+  void set_opaque() { is_opaque_ = true; }
+  // Whether it launched kernels itself so far, and not only by other operators.
+  bool has_own_kernels() const {
+    const std::uint64_t launched = gpu().in_operator(0);
+    return own_launches(launched) > 0;
+  }
+
+  // Whether the thread's innermost operator reads back the result of a kernel, and not an argument.
+  static int reads_result(std::uint64_t address) {
+    return innermost_ != nullptr && innermost_->reads_result_at(address) ? 1 : 0;
+  }
+
+ private:
+  bool has_size() const { return traits_.kind == Kind::kReads || traits_.kind == Kind::kDataSized; }
+  std::uint64_t own_launches(std::uint64_t launched) const {
+    return launched - launched_before_ - launched_within_;
+  }
+  bool reads_result_at(std::uint64_t address) {
+    const bool moves = traits_.kind == Kind::kReads || traits_.kind == Kind::kCopy ||
+                       traits_.kind == Kind::kTransfer;
+    if (moves || stack_.size() < traits_.arguments) {
+      return false;
+    }
+    const auto is_there = [&](const c10::IValue& argument) {
+      if (!argument.isTensor() || !argument.toTensor().has_storage()) {
+        return false;
+      }
+      const c10::Storage& storage = argument.toTensor().storage();
+      const auto begin = reinterpret_cast<std::uint64_t>(storage.data());
+      return begin <= address && address < begin + storage.nbytes();
+    };
+    const bool is_result = std::none_of(
+        stack_.end() - static_cast<std::ptrdiff_t>(traits_.arguments), stack_.end(), is_there);
+    read_result_ = read_result_ || is_result;
+    return is_result;
+  }
+
+  static thread_local InOperator* innermost_;
+  const OperatorTraits& traits_;
+  const Stack& stack_;
+  InOperator* const outer_;
+  const std::uint64_t launched_before_;
+  std::uint64_t launched_within_ = 0;  // by operators within it
+  const int exceptions_ = std::uncaught_exceptions();
+  std::vector<std::uint64_t> failed_requests_;
+  bool is_opaque_ = false;
+  bool read_result_ = false;
+};
+thread_local InOperator* InOperator::innermost_ = nullptr;
+
+// While it exists, what the thread's operator reads back is zero, and searches find the first element.
+// Its results are computed without that, or unknown.
+class Found {
+ public:
+  explicit Found(const OperatorTraits& traits) : searches_(traits.searches) {
+    if (searches_) {
+      gpu().answer(0);
+    }
+  }
+  ~Found() {
+    if (searches_) {
+      gpu().end_answer();
+    }
+  }
+  Found(const Found&) = delete;
+  Found& operator=(const Found&) = delete;
+
+ private:
+  const bool searches_;
 };
 
 class Wrapper : public c10::OperatorKernel {
  public:
-  Wrapper(c10::SafeKernelFunction kernel, OperatorTraits traits, bool computable)
-      : kernel_(std::move(kernel)), traits_(std::move(traits)), computable_(computable) {}
+  Wrapper(c10::SafeKernelFunction kernel, OperatorTraits traits, DispatchKey key)
+      : kernel_(std::move(kernel)),
+        traits_(std::move(traits)),
+        computable_(key == DispatchKey::CUDA),
+        sparse_(key == DispatchKey::SparseCUDA ? sparse_evaluation(traits_.name) : nullptr) {}
 
   void operator()(const OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
     if (any_unseen.load(std::memory_order_relaxed)) {
       wrap_unseen();
     }
-    const InOperator inside;
+    InOperator inside(traits_, *stack);
+    const Found found(traits_);
     try {
-      if (!computable_ || !computes.load(std::memory_order_relaxed) ||
-          traits_.kind == Kind::kNothing) {
+      if (sparse_ != nullptr && computes.load(std::memory_order_relaxed)) {
+        sparse_(*stack, [&] { kernel_.callBoxed(op, keys, stack); });
+      } else if (!computable_ && computes.load(std::memory_order_relaxed) &&
+                 traits_.kind != Kind::kNothing && traits_.kind != Kind::kCopy) {
+        inside.set_opaque();
+        Evaluation evaluation(op, traits_, *stack);
+        kernel_.callBoxed(op, keys, stack);
+        if (inside.has_own_kernels()) {
+          evaluation.forget(*stack);
+        }
+      } else if (!computable_ || !computes.load(std::memory_order_relaxed) ||
+                 traits_.kind == Kind::kNothing) {
         kernel_.callBoxed(op, keys, stack);
       } else if (traits_.kind == Kind::kReads || traits_.kind == Kind::kCopy) {
         const std::uint64_t unknown = gpu().reads(FERRO_SIM_UNKNOWN);
@@ -98,6 +219,7 @@ class Wrapper : public c10::OperatorKernel {
   const c10::SafeKernelFunction kernel_;
   const OperatorTraits traits_;
   const bool computable_;
+  const SparseEvaluation sparse_;
 };
 
 class Listener : public c10::OpRegistrationListener {
@@ -132,7 +254,8 @@ bool has_kernel(const OperatorHandle& op, DispatchKey key) {
          (key == DispatchKey::CUDA && op.operator_name().name == "aten::copy_");
 }
 
-// Sparse operators are not computed; only their failures are recorded.
+// Most sparse operators consist of others, which are computed. What those with kernels of their own
+// compute is unknown, unless `sparse_evaluation` knows them.
 constexpr DispatchKey kKeys[] = {DispatchKey::CUDA, DispatchKey::SparseCUDA,
                                  DispatchKey::SparseCsrCUDA};
 
@@ -158,8 +281,8 @@ void wrap_unseen() {
       if (!op || !has_kernel(*op, key)) {
         continue;
       }
-      auto wrapper = std::make_unique<Wrapper>(op->getComputedKernelForDispatchKey(key),
-                                               traits_of(*op), key == DispatchKey::CUDA);
+      auto wrapper =
+          std::make_unique<Wrapper>(op->getComputedKernelForDispatchKey(key), traits_of(*op), key);
       auto handle = dispatcher.registerImpl(
           name, key, c10::KernelFunction::makeFromBoxedFunctor(std::move(wrapper)), std::nullopt,
           nullptr, "values of the simulated GPU");
@@ -170,6 +293,8 @@ void wrap_unseen() {
 }
 
 }  // namespace
+
+void note_failed_request(std::uint64_t number) { InOperator::add_failed_request(number); }
 
 void install(bool compute) {
   gpu();
@@ -184,6 +309,7 @@ void install(bool compute) {
   (void)listening;
   Silent silent;
   const c10::WarningUtils::WarningHandlerGuard guard(&silent);
+  gpu().on_read_back(&InOperator::reads_result);
   install_attention();
   leak_values_at_exit();
   wrap_unseen();

@@ -4,6 +4,8 @@
 // code are evaluated like those from Python.
 #pragma once
 
+#include <cstdint>
+
 namespace ferro::values {
 
 // Wraps the operators at the first call, for the life of the process. Each call decides whether
@@ -11,5 +13,9 @@ namespace ferro::values {
 // are kept. Throws std::runtime_error when the process has no simulated GPU. The caller holds the
 // GIL.
 void install(bool compute);
+
+// The allocator's request of this number failed in this thread. If its operator ends without an
+// exception, `done_without` lists it.
+void note_failed_request(std::uint64_t number);
 
 }  // namespace ferro::values

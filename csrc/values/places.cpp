@@ -21,6 +21,7 @@ struct Notes {
   std::uint64_t read_count = 0;
   std::map<std::pair<std::string, std::string>, std::size_t> read_at;
   std::vector<Failure> failures;
+  std::vector<std::pair<std::uint64_t, std::string>> done_without;
 };
 
 // Never destroyed: threads of autograd may outlive the program's end.
@@ -116,6 +117,12 @@ void note_failure(const std::string& operation, const std::string& message) {
   }
 }
 
+void note_done_without(std::uint64_t request, const std::string& operation) {
+  Notes& n = notes();
+  const std::lock_guard lock(n.mutex);
+  n.done_without.emplace_back(request, operation);
+}
+
 std::vector<Read> reads() {
   Notes& n = notes();
   const std::lock_guard lock(n.mutex);
@@ -126,6 +133,12 @@ std::vector<Failure> failures() {
   Notes& n = notes();
   const std::lock_guard lock(n.mutex);
   return n.failures;
+}
+
+std::vector<std::pair<std::uint64_t, std::string>> done_without() {
+  Notes& n = notes();
+  const std::lock_guard lock(n.mutex);
+  return n.done_without;
 }
 
 }  // namespace ferro::values

@@ -1,11 +1,12 @@
-// The limits of the simulated GPU that the program met: places that read uncomputed values, and
-// failures of libraries.
+// The limits of the simulated GPU that the program met: places that read uncomputed values, failures
+// of libraries, and memory that operators did without.
 //
 // Thread-safe.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace ferro::values {
@@ -38,7 +39,12 @@ void note_read(const std::string& operation, Learned learned);
 // Records an operator's exception if it names a library of NVIDIA.
 void note_failure(const std::string& operation, const std::string& message);
 
+// Records that an operator ended without an exception although its request of this number failed.
+void note_done_without(std::uint64_t request, const std::string& operation);
+
 std::vector<Read> reads();
 std::vector<Failure> failures();
+// The numbers of the requests, each with the operator.
+std::vector<std::pair<std::uint64_t, std::string>> done_without();
 
 }  // namespace ferro::values

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import sysconfig
+import threading
 from array import array
 from collections import defaultdict
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from ferro_alloc import _load, sim
 from ferro_alloc._errors import FerroError
 from ferro_alloc._import_hook import AfterImport
 from ferro_alloc.fit._kinds import Kinds
+from ferro_alloc.sim import _control
 
 PEAKS = ("allocated_bytes.all.peak", "reserved_bytes.all.peak")
 COUNTS = ("allocation.all.allocated", "segment.all.allocated", "num_alloc_retries")
@@ -56,8 +58,9 @@ class Recording:
         self._peaks: dict[tuple[int, str], int] = defaultdict(int)
         self._before_resets: dict[tuple[int, str], int] = defaultdict(int)
         self._counts: dict[tuple[int, str], int] = defaultdict(int)
-        self.failures: list[Failure] = []
-        self.failure_count = 0
+        self._failures: dict[int, Failure] = {}
+        self._failed_requests = 0
+        self._in_backward: list[int] = []
         self.problem = ""
         """Why kinds and lines are unknown; empty if they are known."""
         self.snapshot: dict[str, Any] | None = None
@@ -145,9 +148,12 @@ class Recording:
 
         def run_backward(tensors: Any, *arguments: Any, **named: Any) -> Any:
             self._before_backward(tensors)
+            thread = threading.get_ident()
+            self._in_backward.append(thread)
             try:
                 return original(tensors, *arguments, **named)
             finally:
+                self._in_backward.remove(thread)
                 self._say_all()
                 self._extension.peak_begin_phase()
 
@@ -183,35 +189,66 @@ class Recording:
         self._kinds.say_all(insist=insist)
 
     def _see_failure(self, device: int, requested: int, total: int, free: int) -> None:
-        self.failure_count += 1
-        if len(self.failures) >= MOST_FAILURES:
+        number = self._failed_requests
+        self._failed_requests += 1
+        _control.note_failed_request(number)
+        for recovered in self._failures.keys() & self.done_without.keys():
+            del self._failures[recovered]
+        if len(self._failures) >= MOST_FAILURES:
             return
         sums: list[Sum] = []
         if self._kinds is not None:
             self._extension.peak_declare_libraries()
             self._kinds.say_all(roots=self._kinds.roots(), insist=True)
             sums = self._extension.peak_sums(device, False)
-        file, line = _own_line(self.skipped)
+        file, line = self._line_of_request()
         cuda = self._torch.cuda
-        self.failures.append(
-            Failure(
-                device=device,
-                requested=requested,
-                free=free,
-                reserved=cuda.memory_reserved(device),
-                allocated=cuda.memory_allocated(device),
-                limit=self._limit(device, total),
-                file=file,
-                line=line,
-                sums=sums,
-            )
+        self._failures[number] = Failure(
+            device=device,
+            requested=requested,
+            free=free,
+            reserved=cuda.memory_reserved(device),
+            allocated=cuda.memory_allocated(device),
+            limit=self._limit(device, total),
+            file=file,
+            line=line,
+            sums=sums,
         )
+
+    def _line_of_request(self) -> tuple[str, int]:
+        """The program's own line in which this thread is.
+
+        A thread of autograd has none. It gets the line in which another thread waits for the
+        backward pass, if only one does.
+        """
+        found = _own_line(self.skipped, sys._getframe())
+        waiting = set(self._in_backward)
+        if found[0] or len(waiting) != 1:
+            return found
+        return _own_line(self.skipped, sys._current_frames().get(waiting.pop()))
 
     def _limit(self, device: int, total: int) -> int | None:
         """`total` is the limit if there is one, or else the card's memory."""
         return total if total < sim.memory()[device].capacity else None
 
     # ---- results
+
+    @property
+    def done_without(self) -> dict[int, str]:
+        """Failed requests of convolutions that took another engine of cuDNN, by number."""
+        found = _control.done_without()
+        return {number: operator for number, operator in found.items() if "conv" in operator}
+
+    @property
+    def failures(self) -> list[Failure]:
+        """The failed requests that are kept, without those of `done_without`."""
+        without = self.done_without
+        return [self._failures[n] for n in sorted(self._failures) if n not in without]
+
+    @property
+    def failure_count(self) -> int:
+        """The number of failed requests, without those of `done_without`."""
+        return self._failed_requests - len(self.done_without)
 
     def finish(self) -> None:
         """Ends the recording. Call it while the program's objects still exist."""
@@ -262,10 +299,9 @@ def _not_the_programs(torch: Any) -> list[str]:
     return [*own, *(f"{library}/{name}" for name in ("runpy", "contextlib", "functools"))]
 
 
-def _own_line(skipped: list[str]) -> tuple[str, int]:
-    main: FrameType | None = sys._getframe()
-    while main is not None:
-        if not main.f_code.co_filename.startswith(tuple(skipped)):
-            return main.f_code.co_filename, main.f_lineno
-        main = main.f_back
+def _own_line(skipped: list[str], frame: FrameType | None) -> tuple[str, int]:
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(tuple(skipped)):
+            return frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
     return "", 0

@@ -7,6 +7,7 @@ from ferro_alloc._tables import table
 from ferro_alloc.fit import _certainty
 from ferro_alloc.fit._result import FITTING, RAN_OUT, Result
 from ferro_alloc.fit._stopping import TIME_LIMIT
+from ferro_alloc.sim._missing import times
 
 SMALLEST_SHARE = 0.002
 """Minimum share of held memory for a line to be listed."""
@@ -93,6 +94,8 @@ def lines_of(result: Result) -> list[str]:
     head = f"{name}, {size}, allocator {result['allocator']}"
     lines = ["", f"simulated {head}", f"  {verdict(result)}"]
     lines += [*_certainty.lines_of(result), *range_of(result)]
+    if others := result["other_engines"]:
+        lines.append(f"  cuDNN took another engine for lack of memory, {times(others)}")
     if result["out_of_memory"]:
         lines += _failure(result)
     for device in result["devices"]:

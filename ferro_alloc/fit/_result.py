@@ -78,6 +78,7 @@ def result_of(
         "allocator": allocator,
         "seconds": round(seconds, 1),
         "devices": [_device(recording, i, m, deducted) for i, m in enumerate(memory)],
+        "other_engines": len(recording.done_without),
         "out_of_memory": _failures(recording, error if ran_out else None),
         "driver_calls": recording.driver_calls,
         "unknown_kinds": recording.problem,

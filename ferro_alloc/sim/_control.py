@@ -181,6 +181,18 @@ def library_failures() -> tuple[LibraryFailure, ...]:
     return () if values is None else tuple(LibraryFailure(*one) for one in values.failures())
 
 
+def note_failed_request(number: int) -> None:
+    """Tells that the allocator's request of this number has failed in the calling thread."""
+    if values := sys.modules.get("ferro_alloc.sim._values"):
+        values.note_failed_request(number)
+
+
+def done_without() -> dict[int, str]:
+    """The numbers of failed requests whose operator ended without an error, and the operator."""
+    values = sys.modules.get("ferro_alloc.sim._values")
+    return {} if values is None else dict(values.done_without())
+
+
 def _driver() -> ctypes.CDLL:
     if not _activate.is_active():
         raise FerroError("no simulated GPU is active: call ferro_alloc.sim.activate() first")

@@ -2,6 +2,7 @@
 
 #include "sim/machine/perform.h"
 
+#include <array>
 #include <cstring>
 
 namespace ferro::sim {
@@ -16,14 +17,28 @@ bool is_pageable(const Machine& machine, std::uintptr_t at) {
          !machine.host().find(reinterpret_cast<const void*>(at)).has_value();
 }
 
-// The host gets the thread's answer, because no kernel has written the value on the device.
+int (*is_read_back)(std::uint64_t address) = nullptr;
+
+// The host gets the thread's answer, because no kernel has written the value on the device. The
+// bytes there are those of an earlier owner of the memory.
 void answer(Machine& machine, Copy& copy) {
-  const auto answer = machine.thread().answer;
-  if (!answer || copy.width > sizeof *answer || copy.height != 1 ||
-      !machine.space().is_reserved(copy.from) || machine.space().is_reserved(copy.to)) {
+  const ThreadState& thread = machine.thread();
+  std::array<std::uint64_t, 2> delivered = {};
+  if ((thread.answers.empty() && thread.operators == 0) || copy.width > sizeof delivered ||
+      copy.height != 1 || !machine.space().is_reserved(copy.from) ||
+      machine.space().is_reserved(copy.to)) {
     return;
   }
-  const auto* bytes = reinterpret_cast<const std::byte*>(&*answer);
+  if (!thread.answers.empty()) {
+    const std::uint64_t value = thread.answers.back();
+    delivered = copy.width > sizeof value ? std::array<std::uint64_t, 2>{1, value}
+                                          : std::array<std::uint64_t, 2>{value, 0};
+  } else if (is_read_back != nullptr && is_read_back(copy.from) == 1) {
+    machine.count_read(FERRO_SIM_UNKNOWN);
+  } else {
+    return;
+  }
+  const auto* bytes = reinterpret_cast<const std::byte*>(delivered.data());
   copy.staged = std::make_shared<std::vector<std::byte>>(bytes, bytes + copy.width);
 }
 
@@ -36,6 +51,8 @@ void stage(Copy& copy) {
 }
 
 }  // namespace
+
+void set_read_back_observer(int (*is_result)(std::uint64_t)) { is_read_back = is_result; }
 
 CUresult refuse_implicit_dependency(Machine& machine, Stream& stream) {
   if (&stream != &stream.context->legacy) {

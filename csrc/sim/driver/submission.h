@@ -19,6 +19,9 @@ CUresult enqueue(Machine& machine, CUstream handle, CUgraphNodeType type, Work w
 // and such a destination makes the host wait.
 CUresult enqueue_copy(Machine& machine, CUstream handle, Copy copy);
 
+// See ferro_sim_on_read_back.
+void set_read_back_observer(int (*is_result)(std::uint64_t address));
+
 // Makes the host wait for all work that the stream has now.
 void run_stream(Machine& machine, Stream& stream);
 

@@ -46,13 +46,14 @@ struct Device {
 struct ThreadState {
   std::vector<Context*> contexts;
   CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-  // The value that small copies to the host deliver in place of the device's bytes: see
+  // The last one is what small copies to the host deliver in place of the device's bytes: see
   // ferro_sim_answer.
-  std::optional<std::uint64_t> answer;
+  std::vector<std::uint64_t> answers;
   // The number of library operations that reported which of their results are known.
   std::uint64_t transfers = 0;
   // The nesting depth of operators: see ferro_sim_operator.
   int operators = 0;
+  std::uint64_t launches = 0;  // of kernels
   // The end of the last call in `processor_time`, if the machine measures it.
   std::optional<double> last_call_ended;
 };

@@ -47,6 +47,33 @@ for _ in range(2):
     optimizer.zero_grad()
 """
 
+# An image and a result of 16 MiB each; the preferred engine of cuDNN needs a workspace of 32 MiB.
+CONVOLVES = """\
+import sys
+import torch
+
+batch = int(sys.argv[sys.argv.index("--batch") + 1]) if "--batch" in sys.argv else 1
+image = torch.zeros(batch, 64, 256, 256, device="cuda")
+weight = torch.zeros(64, 64, 3, 3, device="cuda", requires_grad="--train" in sys.argv)
+result = torch.nn.functional.conv2d(image, weight, padding=1)
+if "--train" in sys.argv:
+    result.backward(result.detach())
+if "--more" in sys.argv:
+    more = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+print(*result.shape)
+"""
+
+RUNS_OUT_IN_BACKWARD = """\
+import torch
+
+def train():
+    x = torch.zeros(64, 1 << 20, device="cuda", requires_grad=True)
+    y = (x * 2).sin().cos()
+    y.sum().backward()
+
+train()
+"""
+
 RUNS_OUT_IN_FORWARD = """\
 import torch
 from torch import nn

@@ -106,6 +106,49 @@ def test_a_program_that_catches_it_is_reported_to_continue(simulate: Simulate) -
     assert "caught it (2 x) and went on" in done.stderr
 
 
+@pytest.mark.parametrize("allocator", ALLOCATORS)
+@pytest.mark.parametrize("arguments", [(), ("--train",)], ids=["forward", "backward"])
+def test_a_convolution_that_does_without_its_workspace_fits(
+    simulate: Simulate, allocator: str, arguments: tuple[str, ...]
+) -> None:
+    done, result = simulate(
+        programs.CONVOLVES, "--memory", "826MiB", "--allocator", allocator, arguments=arguments
+    )
+    assert (done.returncode, result["verdict"], result["went_on"]) == (0, "fits", False)
+    assert done.stdout == "1 64 256 256\n"
+    assert result["other_engines"] == 1 + len(arguments)
+    assert result["out_of_memory"] is None
+    times = "2 times" if arguments else "once"
+    assert f"cuDNN took another engine for lack of memory, {times}" in done.stderr
+
+
+def test_a_later_request_that_fails_does_not_fit(simulate: Simulate) -> None:
+    done, result = simulate(programs.CONVOLVES, "--memory", "826MiB", arguments=("--more",))
+    assert (done.returncode, result["verdict"]) == (12, "does not fit")
+    assert (result["out_of_memory"]["count"], result["other_engines"]) == (1, 1)
+    assert result["out_of_memory"]["requested_bytes"] == 64 * MIB
+
+
+def test_a_convolution_whose_result_has_no_room_does_not_fit(simulate: Simulate) -> None:
+    _, result = simulate(programs.CONVOLVES, "--memory", "796MiB")
+    assert (result["verdict"], result["other_engines"]) == ("does not fit", 0)
+
+
+def test_the_largest_batch_may_do_without_workspaces(simulate: Simulate) -> None:
+    _, result = simulate(
+        programs.CONVOLVES, "--what-if", "batch=1..2", "--memory", "826MiB",
+        arguments=("--batch", "1"),
+    )  # fmt: skip
+    assert result["largest"] == 1
+
+
+def test_a_request_of_the_backward_pass_has_the_line_that_began_it(simulate: Simulate) -> None:
+    done, result = simulate(programs.RUNS_OUT_IN_BACKWARD, "--memory", "2000MiB")
+    failure = result["out_of_memory"]
+    assert (Path(failure["file"]).name, failure["line"]) == ("train.py", 6)
+    assert "train.py:6, while the card had" in done.stderr
+
+
 def test_the_program_is_not_disturbed_and_its_status_is_kept(simulate: Simulate) -> None:
     done, result = simulate(programs.MANY_PARTS)
     assert done.returncode == 5, done.stderr

@@ -81,6 +81,13 @@ CASES = {
     "sorts": lambda d: numbers.to(d).sort().values,
     "order": lambda d: order.to(d).argsort(),
     "topk": lambda d: order.to(d).topk(100).values,
+    "mode": lambda d: torch.stack([*small.to(d).mode()]),
+    "mode_rows": lambda d: torch.stack([*small.to(d).view(3, -1).mode(1)]),
+    "mode_columns": lambda d: torch.stack([*small.to(d).view(-1, 3).mode(0)]),
+    "mode_types": lambda d: torch.stack(
+        [small.to(d, t).mode().values.long() for t in (torch.half, torch.uint8, torch.double)]
+    ),
+    "mode_truths": lambda d: truths.to(d).mode().values,
     "scans": lambda d: numbers.to(d).cumsum(0),
     "maxima": lambda d: numbers.to(d).cummax(0).values,
     "unique": lambda d: torch.unique(numbers.to(d)),

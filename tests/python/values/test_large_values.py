@@ -39,6 +39,18 @@ print(json.dumps(len(sim.uncomputed_reads())))
 """
 
 
+# Rows that are longer than those for which one kernel finds the mode.
+MODES_OF_UNKNOWN = """\
+import json, torch
+large = torch.randn(3000, 3000, device="cuda")
+large = large @ large
+values, positions = large.mode(1)
+single = large.view(-1)[:5000].mode()
+found = [list(values.shape), list(positions.shape), list(single.values.shape)]
+print(json.dumps([found, positions.amax().item() < 3000, len(set(positions.tolist())) > 100]))
+"""
+
+
 def last_line(run: RunSimulated, program: str, *arguments: str, **activate: Any) -> Any:
     return json.loads(run(program, *arguments, **activate).stdout.splitlines()[-1])
 
@@ -48,7 +60,7 @@ def last_line(run: RunSimulated, program: str, *arguments: str, **activate: Any)
 )
 def test_large_known_values_are_those_of_the_host(run_simulated: RunSimulated, mode: str) -> None:
     found = last_line(run_simulated, "sim_large_values.py", "300000", **MODES[mode])
-    assert found == {"cases": 44, "wrong": [], "unknown": 0}
+    assert found == {"cases": 49, "wrong": [], "unknown": 0}
 
 
 @pytest.mark.long
@@ -97,6 +109,16 @@ def test_drawn_indices_are_used_consistently(run_simulated: RunSimulated) -> Non
     assert sum(found["counts"]) == 1000
     assert min(found["counts"]) > 100
     assert found["same"]
+
+
+def test_modes_of_unknown_numbers_have_their_shapes(run_simulated: RunSimulated) -> None:
+    shapes, valid, drawn = last_line(run_simulated, MODES_OF_UNKNOWN)
+    assert (shapes, valid, drawn) == ([[3000], [3000], []], True, True)
+
+
+def test_modes_have_their_shapes_without_values(run_simulated: RunSimulated) -> None:
+    shapes, valid, _ = last_line(run_simulated, MODES_OF_UNKNOWN, values=False)
+    assert (shapes, valid) == ([[3000], [3000], []], True)
 
 
 def test_random_numbers_of_a_graph_are_unknown(run_simulated: RunSimulated) -> None:

@@ -210,6 +210,53 @@ TEST_P(SimValues, AnAnswerReachesSmallCopiesToTheHostOnly) {
   EXPECT_EQ(small, 9U);
 }
 
+TEST_P(SimValues, TheInnermostAnswerCountsAndASearchGetsAPair) {
+  std::uint32_t small = 0;
+  std::array<std::uint64_t, 2> pair{};
+  EXPECT_EQ(cuMemsetD32Async(at_, 9, kWords, stream_), CUDA_SUCCESS);
+  ferro_sim_answer(5);
+  ferro_sim_answer(6);
+  EXPECT_EQ(cuMemcpyDtoHAsync(&small, at_, sizeof small, stream_), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemcpyDtoHAsync(pair.data(), at_, sizeof pair, stream_), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamSynchronize(stream_), CUDA_SUCCESS);
+  EXPECT_EQ(small, 6U);
+  EXPECT_EQ(pair, (std::array<std::uint64_t, 2>{1, 6}));
+  ferro_sim_end_answer();
+  EXPECT_EQ(cuMemcpyDtoHAsync(&small, at_, sizeof small, stream_), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamSynchronize(stream_), CUDA_SUCCESS);
+  EXPECT_EQ(small, 5U);
+  ferro_sim_end_answer();
+  ferro_sim_end_answer();  // without a beginning
+}
+
+TEST_P(SimValues, ResultsOfKernelsThatOperatorsReadBackAreUnknownZeros) {
+  static std::uint64_t result_at;
+  result_at = at_;
+  ferro_sim_on_read_back([](std::uint64_t address) { return address == result_at ? 1 : 0; });
+  std::uint32_t small = 1;
+  const auto read = [&](std::uint64_t from) {
+    EXPECT_EQ(cuMemcpyDtoHAsync(&small, from, sizeof small, stream_), CUDA_SUCCESS);
+    EXPECT_EQ(cuStreamSynchronize(stream_), CUDA_SUCCESS);
+    return small;
+  };
+  EXPECT_EQ(cuMemsetD32Async(at_, 9, kWords, stream_), CUDA_SUCCESS);
+  EXPECT_EQ(read(at_), 9U);
+  ferro_sim_operator(1);
+  EXPECT_EQ(read(at_), 0U);
+  EXPECT_EQ(ferro_sim_reads(FERRO_SIM_UNKNOWN), 1U);
+  EXPECT_EQ(read(at_ + 4), 9U);
+  ferro_sim_answer(5);
+  EXPECT_EQ(read(at_), 5U);
+  ferro_sim_end_answer();
+  Words large{};
+  EXPECT_EQ(cuMemcpyDtoHAsync(large.data(), at_, sizeof large, stream_), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamSynchronize(stream_), CUDA_SUCCESS);
+  EXPECT_EQ(large[0], 9U);
+  ferro_sim_operator(-1);
+  EXPECT_EQ(ferro_sim_reads(FERRO_SIM_UNKNOWN), 1U);
+  ferro_sim_on_read_back(nullptr);
+}
+
 TEST_P(SimValues, NothingIsCalledUnderACapture) {
   Note note{at_};
   EXPECT_EQ(cuStreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
