@@ -48,7 +48,7 @@ def held_by_graphs() -> int:
     import torch
 
     segments = torch.cuda.memory_snapshot()
-    return sum(s["total_size"] for s in segments if tuple(s["segment_pool_id"]) != (0, 0))
+    return int(sum(s["total_size"] for s in segments if tuple(s["segment_pool_id"]) != (0, 0)))
 
 
 def measure(allocator: str, smoke: bool) -> Record:
@@ -71,7 +71,7 @@ def measure(allocator: str, smoke: bool) -> Record:
     record = Record(allocator)
 
     def note_peaks() -> int:
-        allocated = torch.cuda.max_memory_allocated()
+        allocated: int = torch.cuda.max_memory_allocated()
         record.peak_allocated = max(record.peak_allocated, allocated)
         record.peak_reserved = max(record.peak_reserved, torch.cuda.max_memory_reserved())
         torch.cuda.reset_peak_memory_stats()
