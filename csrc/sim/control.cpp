@@ -55,6 +55,22 @@ FERRO_SIM_CONTROL size_t ferro_sim_counters(char* buffer, size_t size) {
   return copy_text(Machine::current().counters().to_json(), buffer, size);
 }
 
+FERRO_SIM_CONTROL void* ferro_sim_kernel(const char* name) {
+  CUmodule module = nullptr;
+  CUfunction kernel = nullptr;
+  if (cuModuleLoadData(&module, ".version 9.0") != CUDA_SUCCESS ||
+      cuModuleGetFunction(&kernel, module, name) != CUDA_SUCCESS) {
+    return nullptr;
+  }
+  return kernel;
+}
+
+FERRO_SIM_CONTROL int ferro_sim_launch(void* kernel, void* stream, unsigned grid_x, unsigned grid_y,
+                                       unsigned grid_z, unsigned threads) {
+  return cuLaunchKernel(static_cast<CUfunction>(kernel), grid_x, grid_y, grid_z, threads, 1, 1, 0,
+                        static_cast<CUstream>(stream), nullptr, nullptr);
+}
+
 FERRO_SIM_CONTROL void ferro_sim_reset_counters(void) {
   const std::lock_guard guard(Machine::lock());
   Machine::current().counters().reset();

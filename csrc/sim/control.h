@@ -93,6 +93,12 @@ void ferro_sim_end_answer(void);
  * returns 1, they are the result of a kernel: the copy delivers zeros and counts as a read of unknown
  * bytes. The function survives a new machine. */
 void ferro_sim_on_read_back(int (*is_result)(uint64_t address));
+/* A kernel of this name, without effects, in the current context; null if there is none. Its name may
+ * decide how long it takes (streams/durations.h). */
+void* ferro_sim_kernel(const char* name);
+/* Enqueues such a kernel in the current context. Returns the driver's result. */
+int ferro_sim_launch(void* kernel, void* stream, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                     unsigned threads);
 /* The thread enters (1) or leaves (-1) an operator. Kernels launched outside of operators are
  * recorded by name. Returns the number of kernels that the thread has launched. */
 uint64_t ferro_sim_operator(int change);

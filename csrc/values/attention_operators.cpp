@@ -5,7 +5,7 @@
 #include <ATen/ATen.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/native/transformers/sdp_utils.h>
-#include <c10/cuda/CUDAException.h>
+#include <c10/util/Exception.h>
 #include <torch/library.h>
 
 #include <optional>
@@ -18,24 +18,15 @@ namespace {
 using at::Tensor;
 using c10::SymInt;
 
-CUfunction load_kernel(const char* name) {
-  CUmodule module = nullptr;
-  CUfunction kernel = nullptr;
-  TORCH_CHECK(gpu().load_module(&module, ".version 9.0") == CUDA_SUCCESS &&
-                  gpu().find_kernel(&kernel, module, name) == CUDA_SUCCESS,
-              "the simulated driver has no kernel ", name);
-  return kernel;
-}
-
-// A kernel without effects, with the duration of PyTorch's own for blocks of 128 rows.
-void launch(CUfunction kernel, const Tensor& blocked, unsigned threads) {
+// Launches the kernel in blocks of 128 rows.
+void launch(void* kernel, const Tensor& blocked, unsigned threads) {
   constexpr std::int64_t kRows = 128;
   const auto blocks = static_cast<unsigned>((blocked.size(2) + kRows - 1) / kRows);
   const auto batch = static_cast<unsigned>(blocked.size(0));
   const auto heads = static_cast<unsigned>(blocked.size(1));
-  const CUresult result = gpu().launch(kernel, blocks, batch, heads, threads, 1, 1, 0,
-                                       at::cuda::getCurrentCUDAStream(), nullptr, nullptr);
-  C10_CUDA_CHECK(result == CUDA_SUCCESS ? cudaSuccess : cudaErrorLaunchFailure);
+  const int result = gpu().launch(kernel, at::cuda::getCurrentCUDAStream().stream(), blocks, batch,
+                                  heads, threads);
+  TORCH_CHECK(result == 0, "the simulated driver refused a kernel of cuDNN's attention: ", result);
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, SymInt, SymInt, Tensor, Tensor, Tensor> attention(
@@ -46,7 +37,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, SymInt, SymInt, Tensor, Tensor, Tenso
   Tensor output;
   at::native::alloc_with_matching_layout(query, output, size);
   output.zero_();
-  static const CUfunction kernel = load_kernel("cudnn_flash_fwd");
+  static void* const kernel = gpu().kernel("cudnn_flash_fwd");
   launch(kernel, query, 128);
   Tensor statistics;
   if (with_statistics) {
@@ -79,7 +70,7 @@ std::tuple<Tensor, Tensor, Tensor> attention_backward(const Tensor& gradient, co
   const std::int64_t rows = query.size(0) * query.size(1) * query.size(2);
   const Tensor workspace =
       at::empty({4 * (rows + query.numel())}, query.options().dtype(at::kByte));
-  static const CUfunction kernel = load_kernel("cudnn_flash_bwd_dq_dk_dv");
+  static void* const kernel = gpu().kernel("cudnn_flash_bwd_dq_dk_dv");
   launch(kernel, key, 256);
   return gradients;
 }

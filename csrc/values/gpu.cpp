@@ -30,9 +30,8 @@ Gpu found() {
   find(gpu.in_operator, "ferro_sim_operator");
   find(gpu.reads, "ferro_sim_reads");
   find(gpu.transfers, "ferro_sim_transfers");
-  find(gpu.load_module, "cuModuleLoadData");
-  find(gpu.find_kernel, "cuModuleGetFunction");
-  find(gpu.launch, "cuLaunchKernel");
+  find(gpu.kernel, "ferro_sim_kernel");
+  find(gpu.launch, "ferro_sim_launch");
   return gpu;
 }
 

@@ -1,11 +1,9 @@
-// The functions of the simulated GPU that the extension calls, found in the process at run time.
+// The simulated GPU's control functions, found in the process at run time.
 //
 // Thread-safe. The extension links no library of the simulated GPU.
 #pragma once
 
 #include "sim/control.h"
-
-#include <cuda.h>
 
 namespace ferro::values {
 
@@ -23,9 +21,8 @@ struct Gpu {
   decltype(&ferro_sim_operator) in_operator;
   decltype(&ferro_sim_reads) reads;
   decltype(&ferro_sim_transfers) transfers;
-  decltype(&cuModuleLoadData) load_module;
-  decltype(&cuModuleGetFunction) find_kernel;
-  decltype(&cuLaunchKernel) launch;
+  decltype(&ferro_sim_kernel) kernel;
+  decltype(&ferro_sim_launch) launch;
 };
 
 // Throws std::runtime_error if the process has no simulated GPU.
