@@ -94,7 +94,8 @@ void ferro_sim_operator(int change);
 uint64_t ferro_sim_transfers(void);
 /* The recorded names, one per line. */
 size_t ferro_sim_kernels(char* buffer, size_t size);
-/* The number of copies to the host whose least certain byte was this. */
+/* The number of copies to the host that this thread submitted and whose least certain byte was
+ * this. */
 uint64_t ferro_sim_reads(enum ferro_sim_certainty least);
 
 /* Starts or stops the record of calls, which is text with one call per line. */

@@ -182,5 +182,5 @@ FERRO_SIM_CONTROL size_t ferro_sim_kernels(char* buffer, size_t size) {
 
 FERRO_SIM_CONTROL uint64_t ferro_sim_reads(ferro_sim_certainty least) {
   const std::lock_guard guard(Machine::lock());
-  return Machine::current().reads(least);
+  return (*Machine::current().thread().reads)[least];
 }

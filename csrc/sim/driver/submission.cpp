@@ -105,6 +105,10 @@ CUresult enqueue_copy(Machine& machine, CUstream handle, Copy copy) {
   }
   copy.pageable = pageable_source || pageable_target;
   const bool wait = pageable_target || (pageable_source && copy.width * copy.height > kStagedBytes);
+  if (stream != nullptr && stream->capture == nullptr && machine.space().is_reserved(copy.from) &&
+      !machine.space().is_reserved(copy.to)) {
+    copy.reads = machine.thread().reads;
+  }
   const CUresult result = enqueue(machine, handle, CU_GRAPH_NODE_TYPE_MEMCPY, std::move(copy));
   if (result == CUDA_SUCCESS && wait) {
     const Context& context = *stream->context;

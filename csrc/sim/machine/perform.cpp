@@ -105,8 +105,8 @@ bool do_copy(Machine& machine, const Copy& copy, int device) {
     }
     copy_row(to, from, copy.width);
   }
-  if (read) {
-    machine.count_read(*read);
+  if (read && copy.reads != nullptr) {
+    ++(*copy.reads)[*read];
   }
   return true;
 }
