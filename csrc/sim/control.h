@@ -79,10 +79,22 @@ void ferro_sim_release(struct ferro_sim_contents* contents);
  * `bytes` of the contents runs with the machine locked, on any thread. */
 int ferro_sim_hold(uint64_t address, size_t bytes, struct ferro_sim_contents* contents,
                    size_t offset, enum ferro_sim_certainty certainty);
+/* Says where the bytes of the range come from, `offset` bytes into that origin, until the next
+ * write. */
+int ferro_sim_originate(uint64_t address, size_t bytes, const struct ferro_sim_origin* origin,
+                        size_t offset);
+/* Fills in the origins of the range, in order, or of its beginning if there are more than `room`.
+ * Returns their number. Plain bytes without an origin get one that is derived from them. `least` gets
+ * the certainty of the least certain byte. */
+int64_t ferro_sim_origins(uint64_t address, size_t bytes, struct ferro_sim_origin_piece* pieces,
+                          size_t room, enum ferro_sim_certainty* least);
 /* Writes bytes, and marks them. A null source writes zeros, or with `keep` leaves the bytes and marks
  * them, unless the mark is FERRO_SIM_KNOWN. */
 int ferro_sim_write(uint64_t address, const void* source, size_t bytes,
                     enum ferro_sim_certainty certainty, int keep);
+/* Makes the range unknown, with that origin. Zeros it unless `keep`. */
+int ferro_sim_forget(uint64_t address, size_t bytes, int keep,
+                     const struct ferro_sim_origin* origin, size_t offset);
 /* Between these calls every copy of at most 8 bytes to the host that this thread submits delivers the
  * low bytes of this value. */
 void ferro_sim_answer(uint64_t value);

@@ -3,6 +3,7 @@
 #include "sim/driver/submission.h"
 #include "sim/machine/locate.h"
 #include "sim/machine/machine.h"
+#include "sim/memory/origins.h"
 
 #include <algorithm>
 
@@ -130,6 +131,42 @@ FERRO_SIM_CONTROL int ferro_sim_hold(uint64_t address, size_t bytes, ferro_sim_c
   return 0;
 }
 
+FERRO_SIM_CONTROL int ferro_sim_originate(uint64_t address, size_t bytes,
+                                          const ferro_sim_origin* origin, size_t offset) {
+  const Segments segments(address, bytes);
+  if (!segments.mapped()) {
+    return -1;
+  }
+  const ferro::sim::ContentsRef held = ferro::sim::make_origin(*origin);
+  for (const auto& segment : segments) {
+    segment.memory->originate(segment.offset, segment.bytes, held, offset);
+    offset += segment.bytes;
+  }
+  return 0;
+}
+
+FERRO_SIM_CONTROL int64_t ferro_sim_origins(uint64_t address, size_t bytes,
+                                            ferro_sim_origin_piece* pieces, size_t room,
+                                            ferro_sim_certainty* least) {
+  const Segments segments(address, bytes);
+  if (!segments.mapped()) {
+    return -1;
+  }
+  static std::vector<ferro_sim_origin_piece> found;
+  found.clear();
+  *least = FERRO_SIM_KNOWN;
+  for (const auto& segment : segments) {
+    *least = std::min(*least, segment.memory->certainties().least(segment.offset, segment.bytes));
+    if (found.size() >= room) {
+      continue;
+    }
+    segment.memory->list_origins(segment.offset, segment.bytes, room, found);
+  }
+  found.resize(std::min(found.size(), room));
+  std::copy(found.begin(), found.end(), pieces);
+  return static_cast<int64_t>(found.size());
+}
+
 FERRO_SIM_CONTROL int ferro_sim_write(uint64_t address, const void* source, size_t bytes,
                                       ferro_sim_certainty certainty, int keep) {
   const Segments segments(address, bytes);
@@ -147,6 +184,20 @@ FERRO_SIM_CONTROL int ferro_sim_write(uint64_t address, const void* source, size
     if (certainty != FERRO_SIM_KNOWN) {
       segment.memory->mark(segment.offset, segment.bytes, certainty);
     }
+  }
+  return 0;
+}
+
+FERRO_SIM_CONTROL int ferro_sim_forget(uint64_t address, size_t bytes, int keep,
+                                       const ferro_sim_origin* origin, size_t offset) {
+  const Segments segments(address, bytes);
+  if (!segments.mapped()) {
+    return -1;
+  }
+  const ferro::sim::ContentsRef held = ferro::sim::make_origin(*origin);
+  for (const auto& segment : segments) {
+    segment.memory->forget(segment.offset, segment.bytes, keep != 0, held, offset);
+    offset += segment.bytes;
   }
   return 0;
 }
