@@ -95,6 +95,11 @@ int ferro_sim_write(uint64_t address, const void* source, size_t bytes,
 /* Makes the range unknown, with that origin. Zeros it unless `keep`. */
 int ferro_sim_forget(uint64_t address, size_t bytes, int keep,
                      const struct ferro_sim_origin* origin, size_t offset);
+/* The same for what a captured operator writes: makes the range unknown now and in each replay, after
+ * the last work that the stream's capture recorded, unless that work writes the range. Each replay
+ * gives another identity. */
+int ferro_sim_forget_in_replays(int device, void* stream, uint64_t address, size_t bytes,
+                                const struct ferro_sim_origin* origin, size_t offset);
 /* Between these calls every copy of at most 8 bytes to the host that this thread submits delivers the
  * low bytes of this value. */
 void ferro_sim_answer(uint64_t value);

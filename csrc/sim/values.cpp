@@ -23,6 +23,18 @@ ferro::sim::Stream* find_stream(Machine& machine, int device, void* handle) {
                            : machine.find_stream(static_cast<CUstream>(handle));
 }
 
+// Does the work really write what is at the address?
+bool is_written_by(const ferro::sim::Work& work, uint64_t address) {
+  if (const auto* fill = std::get_if<ferro::sim::Fill>(&work)) {
+    return fill->to == address;
+  }
+  if (const auto* copy = std::get_if<ferro::sim::Copy>(&work)) {
+    return copy->to == address;
+  }
+  const auto* kernel = std::get_if<ferro::sim::Kernel>(&work);
+  return kernel != nullptr && kernel->constant && kernel->constant->to == address;
+}
+
 // The pieces of physical memory behind a range. Only one object exists at a time, so all of them
 // reuse one vector.
 class Segments {
@@ -198,6 +210,25 @@ FERRO_SIM_CONTROL int ferro_sim_forget(uint64_t address, size_t bytes, int keep,
   for (const auto& segment : segments) {
     segment.memory->forget(segment.offset, segment.bytes, keep != 0, held, offset);
     offset += segment.bytes;
+  }
+  return 0;
+}
+
+FERRO_SIM_CONTROL int ferro_sim_forget_in_replays(int device, void* handle, uint64_t address,
+                                                  size_t bytes, const ferro_sim_origin* origin,
+                                                  size_t offset) {
+  Machine& machine = Machine::current();
+  ferro::sim::Stream* stream = find_stream(machine, device, handle);
+  if (stream == nullptr || ferro_sim_forget(address, bytes, 1, origin, offset) != 0) {
+    return -1;
+  }
+  if (stream->capture != nullptr && !stream->capture_front.empty() &&
+      !is_written_by(stream->capture_front.back()->work(), address)) {
+    auto& unknown = stream->capture_front.back()->unknown;
+    if (unknown == nullptr) {
+      unknown = std::make_shared<std::vector<ferro::sim::UnknownBytes>>();
+    }
+    unknown->push_back({address, bytes, *origin, offset});
   }
   return 0;
 }

@@ -234,4 +234,17 @@ void DeviceTensor::forget(bool keep, const ferro_sim_origin& from) const {
   originate(from);
 }
 
+void DeviceTensor::forget_in_replays(int device, void* stream, const ferro_sim_origin& from) const {
+  if (is_dense() || runs() > static_cast<std::int64_t>(kMaxOrigins)) {
+    gpu().forget_in_replays(device, stream, address_, span(), &from, 0);
+    return;
+  }
+  std::size_t offset = 0;
+  for_each_run([&](std::uint64_t at, std::size_t run) {
+    gpu().forget_in_replays(device, stream, at, run, &from, offset);
+    offset += run;
+    return true;
+  });
+}
+
 }  // namespace ferro::values

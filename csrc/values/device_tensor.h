@@ -58,6 +58,8 @@ class DeviceTensor {
   // pieces get the certainty too, and all of them the least that any of them had.
   void write(const at::Tensor& laid_out, ferro_sim_certainty certainty,
              const ferro_sim_origin& from) const;
+  // What a captured operator writes: makes all bytes unknown now and in each replay.
+  void forget_in_replays(int device, void* stream, const ferro_sim_origin& from) const;
   // Makes all bytes unknown, and zeros them unless `keep`.
   void forget(bool keep, const ferro_sim_origin& from) const;
 

@@ -53,6 +53,7 @@ struct Evaluation::Job {
   Extremes extremes;
   std::optional<PositionsRange> positions;
   std::optional<ChosenFrom> chosen_from;
+  std::pair<int, void*> captured_in;  // the device and the stream
   std::uint64_t identity = 0;         // of the call on these inputs
   // Of the results, except for their identities.
   ferro_sim_origin origin = {0, FERRO_SIM_KNOWN, 0, 0};
@@ -155,6 +156,17 @@ struct Evaluation::Job {
     }
     if (chosen_from && !has_values && !results.empty()) {
       draw(results.back().slot);
+    }
+    drop_inputs();
+  }
+
+  // In a capture: the kernels run in replays, where their values are not computed.
+  void give_in_replays() {
+    static std::uint64_t captured = 0;
+    identity = Identity(identity).add(++captured).value();
+    for (const Result& result : results) {
+      result.slot.layout.forget_in_replays(captured_in.first, captured_in.second,
+                                           origin_of(result.slot));
     }
     drop_inputs();
   }
@@ -463,13 +475,8 @@ void Evaluation::end(Stack& stack) {
   choose();
   is_given_ = true;
   if (!submit(call_job<&Job::give>)) {
-    // A capture: the kernels run in replays, where their values are not computed.
-    for (Job::Result& result : job_->results) {
-      result.keeps = true;
-    }
-    job_->computable = job_->ran = false;
-    job_->chosen_from.reset();
-    gpu().at_once(call_job<&Job::give>, new std::shared_ptr<Job>(job_));
+    job_->captured_in = {device_, stream_};
+    gpu().at_once(call_job<&Job::give_in_replays>, new std::shared_ptr<Job>(job_));
   }
 }
 

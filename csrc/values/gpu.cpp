@@ -27,6 +27,7 @@ Gpu found() {
   find(gpu.originate, "ferro_sim_originate");
   find(gpu.origins, "ferro_sim_origins");
   find(gpu.forget, "ferro_sim_forget");
+  find(gpu.forget_in_replays, "ferro_sim_forget_in_replays");
   find(gpu.answer, "ferro_sim_answer");
   find(gpu.end_answer, "ferro_sim_end_answer");
   find(gpu.in_operator, "ferro_sim_operator");

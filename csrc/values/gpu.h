@@ -20,6 +20,7 @@ struct Gpu {
   decltype(&ferro_sim_originate) originate;
   decltype(&ferro_sim_origins) origins;
   decltype(&ferro_sim_forget) forget;
+  decltype(&ferro_sim_forget_in_replays) forget_in_replays;
   decltype(&ferro_sim_answer) answer;
   decltype(&ferro_sim_end_answer) end_answer;
   decltype(&ferro_sim_operator) in_operator;

@@ -82,11 +82,26 @@ struct InOrder {
   void* argument = nullptr;
 };
 
+// Bytes that a captured operator would have written.
+struct UnknownBytes {
+  std::uintptr_t at = 0;
+  std::size_t bytes = 0;
+  ferro_sim_origin origin = {};
+  std::size_t offset = 0;  // in the origin
+};
+
+// Makes bytes unknown in a replay, without changing them. Takes no time. Follows the work of the node
+// that stands for the operator.
+struct Forget {
+  std::shared_ptr<const std::vector<UnknownBytes>> ranges;
+  std::uint64_t replay = 0;  // its number; other replays give other contents
+};
+
 // Releases memory that was freed in stream order.
 struct FreeMemory {
   CUdeviceptr at = 0;
 };
 
-using Work = std::variant<Marker, Point, Kernel, Copy, Fill, HostCall, InOrder, FreeMemory>;
+using Work = std::variant<Marker, Point, Kernel, Copy, Fill, HostCall, InOrder, Forget, FreeMemory>;
 
 }  // namespace ferro::sim

@@ -196,6 +196,41 @@ def other_thread_reads():
     return len({read.place for read in sim.uncomputed_reads()})
 
 
+def replayed():
+    """A replay makes known what a program has written since the capture, and then unknown again."""
+    out = torch.zeros(1024, dtype=torch.long, device="cuda")
+    zeros = torch.ones(256, dtype=torch.long, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out.add_(1)
+        zeros.zero_()
+    found = []
+    for _ in range(2):
+        out.zero_()
+        before = len(sim.uncomputed_reads())
+        out.sum().item()
+        found.append(len(sim.uncomputed_reads()) - before)
+        graph.replay()
+        before = sum(read.count for read in sim.uncomputed_reads())
+        out.sum().item()
+        found.append(sum(read.count for read in sim.uncomputed_reads()) - before)
+        assert zeros.sum().item() == 0
+    return found
+
+
+def replayed_choices():
+    logits = torch.zeros(ROWS, WIDTH, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        logits.add_(1)
+    best = []
+    for _ in range(2):
+        graph.replay()
+        best.append(logits.argmax(1))
+        assert torch.equal(best[-1], logits.argmax(1))
+    return torch.equal(*best)
+
+
 before = {(read.place, read.operator): read.count for read in sim.uncomputed_reads()}
 result = globals()[sys.argv[1]]()
 torch.cuda.synchronize()

@@ -88,3 +88,10 @@ def test_masks_of_attention_leave_results_finite(run_simulated: RunSimulated) ->
 @pytest.mark.parametrize("mode", ["eager", "clock"])
 def test_reads_count_for_their_own_thread(run_simulated: RunSimulated, mode: str) -> None:
     assert found(run_simulated, "other_thread_reads", mode) == {"found": 1, "learned": ["drawn"]}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_each_replay_makes_its_results_unknown(run_simulated: RunSimulated, mode: str) -> None:
+    assert found(run_simulated, "replayed", mode)["found"] == [0, 1, 0, 1]
+    # Each replay computes other numbers.
+    assert found(run_simulated, "replayed_choices", mode)["found"] is False
