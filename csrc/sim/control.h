@@ -79,10 +79,27 @@ void ferro_sim_release(struct ferro_sim_contents* contents);
  * `bytes` of the contents runs with the machine locked, on any thread. */
 int ferro_sim_hold(uint64_t address, size_t bytes, struct ferro_sim_contents* contents,
                    size_t offset, enum ferro_sim_certainty certainty);
+/* Says where the bytes of the range come from, `offset` bytes into that origin, until the next
+ * write. */
+int ferro_sim_originate(uint64_t address, size_t bytes, const struct ferro_sim_origin* origin,
+                        size_t offset);
+/* Fills in the origins of the range, in order, or of its beginning if there are more than `room`.
+ * Returns their number. Plain bytes without an origin get one that is derived from them. `least` gets
+ * the certainty of the least certain byte. */
+int64_t ferro_sim_origins(uint64_t address, size_t bytes, struct ferro_sim_origin_piece* pieces,
+                          size_t room, enum ferro_sim_certainty* least);
 /* Writes bytes, and marks them. A null source writes zeros, or with `keep` leaves the bytes and marks
  * them, unless the mark is FERRO_SIM_KNOWN. */
 int ferro_sim_write(uint64_t address, const void* source, size_t bytes,
                     enum ferro_sim_certainty certainty, int keep);
+/* Makes the range unknown, with that origin. Zeros it unless `keep`. */
+int ferro_sim_forget(uint64_t address, size_t bytes, int keep,
+                     const struct ferro_sim_origin* origin, size_t offset);
+/* The same for what a captured operator writes: makes the range unknown now and in each replay, after
+ * the last work that the stream's capture recorded, unless that work writes the range. Each replay
+ * gives another identity. */
+int ferro_sim_forget_in_replays(int device, void* stream, uint64_t address, size_t bytes,
+                                const struct ferro_sim_origin* origin, size_t offset);
 /* Between these calls every copy of at most 8 bytes to the host that this thread submits delivers the
  * low bytes of this value. One of up to 16 bytes delivers 1 and the value: a search that found this
  * position. Calls may be nested; the innermost value counts. */
@@ -106,7 +123,8 @@ uint64_t ferro_sim_operator(int change);
 uint64_t ferro_sim_transfers(void);
 /* The recorded names, one per line. */
 size_t ferro_sim_kernels(char* buffer, size_t size);
-/* The number of copies to the host whose least certain byte was this. */
+/* The number of copies to the host that this thread submitted and whose least certain byte was
+ * this. */
 uint64_t ferro_sim_reads(enum ferro_sim_certainty least);
 
 /* Starts or stops the record of calls, which is text with one call per line. */

@@ -3,6 +3,7 @@
 #include "sim/driver/submission.h"
 #include "sim/machine/locate.h"
 #include "sim/machine/machine.h"
+#include "sim/memory/origins.h"
 
 #include <algorithm>
 
@@ -20,6 +21,18 @@ ferro::sim::Stream* find_stream(Machine& machine, int device, void* handle) {
   }
   return handle == nullptr ? &machine.device(device).context.legacy
                            : machine.find_stream(static_cast<CUstream>(handle));
+}
+
+// Does the work really write what is at the address?
+bool is_written_by(const ferro::sim::Work& work, uint64_t address) {
+  if (const auto* fill = std::get_if<ferro::sim::Fill>(&work)) {
+    return fill->to == address;
+  }
+  if (const auto* copy = std::get_if<ferro::sim::Copy>(&work)) {
+    return copy->to == address;
+  }
+  const auto* kernel = std::get_if<ferro::sim::Kernel>(&work);
+  return kernel != nullptr && kernel->constant && kernel->constant->to == address;
 }
 
 // The pieces of physical memory behind a range. Only one object exists at a time, so all of them
@@ -130,6 +143,42 @@ FERRO_SIM_CONTROL int ferro_sim_hold(uint64_t address, size_t bytes, ferro_sim_c
   return 0;
 }
 
+FERRO_SIM_CONTROL int ferro_sim_originate(uint64_t address, size_t bytes,
+                                          const ferro_sim_origin* origin, size_t offset) {
+  const Segments segments(address, bytes);
+  if (!segments.mapped()) {
+    return -1;
+  }
+  const ferro::sim::ContentsRef held = ferro::sim::make_origin(*origin);
+  for (const auto& segment : segments) {
+    segment.memory->originate(segment.offset, segment.bytes, held, offset);
+    offset += segment.bytes;
+  }
+  return 0;
+}
+
+FERRO_SIM_CONTROL int64_t ferro_sim_origins(uint64_t address, size_t bytes,
+                                            ferro_sim_origin_piece* pieces, size_t room,
+                                            ferro_sim_certainty* least) {
+  const Segments segments(address, bytes);
+  if (!segments.mapped()) {
+    return -1;
+  }
+  static std::vector<ferro_sim_origin_piece> found;
+  found.clear();
+  *least = FERRO_SIM_KNOWN;
+  for (const auto& segment : segments) {
+    *least = std::min(*least, segment.memory->certainties().least(segment.offset, segment.bytes));
+    if (found.size() >= room) {
+      continue;
+    }
+    segment.memory->list_origins(segment.offset, segment.bytes, room, found);
+  }
+  found.resize(std::min(found.size(), room));
+  std::copy(found.begin(), found.end(), pieces);
+  return static_cast<int64_t>(found.size());
+}
+
 FERRO_SIM_CONTROL int ferro_sim_write(uint64_t address, const void* source, size_t bytes,
                                       ferro_sim_certainty certainty, int keep) {
   const Segments segments(address, bytes);
@@ -147,6 +196,39 @@ FERRO_SIM_CONTROL int ferro_sim_write(uint64_t address, const void* source, size
     if (certainty != FERRO_SIM_KNOWN) {
       segment.memory->mark(segment.offset, segment.bytes, certainty);
     }
+  }
+  return 0;
+}
+
+FERRO_SIM_CONTROL int ferro_sim_forget(uint64_t address, size_t bytes, int keep,
+                                       const ferro_sim_origin* origin, size_t offset) {
+  const Segments segments(address, bytes);
+  if (!segments.mapped()) {
+    return -1;
+  }
+  const ferro::sim::ContentsRef held = ferro::sim::make_origin(*origin);
+  for (const auto& segment : segments) {
+    segment.memory->forget(segment.offset, segment.bytes, keep != 0, held, offset);
+    offset += segment.bytes;
+  }
+  return 0;
+}
+
+FERRO_SIM_CONTROL int ferro_sim_forget_in_replays(int device, void* handle, uint64_t address,
+                                                  size_t bytes, const ferro_sim_origin* origin,
+                                                  size_t offset) {
+  Machine& machine = Machine::current();
+  ferro::sim::Stream* stream = find_stream(machine, device, handle);
+  if (stream == nullptr || ferro_sim_forget(address, bytes, 1, origin, offset) != 0) {
+    return -1;
+  }
+  if (stream->capture != nullptr && !stream->capture_front.empty() &&
+      !is_written_by(stream->capture_front.back()->work(), address)) {
+    auto& unknown = stream->capture_front.back()->unknown;
+    if (unknown == nullptr) {
+      unknown = std::make_shared<std::vector<ferro::sim::UnknownBytes>>();
+    }
+    unknown->push_back({address, bytes, *origin, offset});
   }
   return 0;
 }
@@ -192,5 +274,5 @@ FERRO_SIM_CONTROL size_t ferro_sim_kernels(char* buffer, size_t size) {
 
 FERRO_SIM_CONTROL uint64_t ferro_sim_reads(ferro_sim_certainty least) {
   const std::lock_guard guard(Machine::lock());
-  return Machine::current().reads(least);
+  return (*Machine::current().thread().reads)[least];
 }

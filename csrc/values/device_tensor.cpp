@@ -20,6 +20,8 @@ constexpr std::int64_t kMaxTaken = 4096;
 constexpr std::size_t kMaxGap = 64;
 // Of tensors of more pieces, the bytes between the pieces are checked and marked too.
 constexpr std::int64_t kMaxChecked = 1 << 18;
+// Origins are listed up to this number, and pieces get different ones up to this number.
+constexpr std::size_t kMaxOrigins = 256;
 
 ferro_sim_certainty least_certainty(std::uint64_t address, std::size_t bytes) {
   const int least = gpu().least_certainty(address, bytes);
@@ -89,7 +91,10 @@ void DeviceTensor::for_each_run(const Visit& visit) const {
 }
 
 ferro_sim_certainty DeviceTensor::certainty() const {
-  const ferro_sim_certainty of_span = least_certainty(address_, span());
+  return certainty(least_certainty(address_, span()));
+}
+
+ferro_sim_certainty DeviceTensor::certainty(ferro_sim_certainty of_span) const {
   if (of_span == FERRO_SIM_KNOWN || span() <= bytes() || runs() > kMaxChecked) {
     return of_span;
   }
@@ -99,6 +104,35 @@ ferro_sim_certainty DeviceTensor::certainty() const {
     return least != of_span;
   });
   return least;
+}
+
+DeviceTensor::Origins DeviceTensor::origins() const {
+  static thread_local ferro_sim_origin_piece found[kMaxOrigins];
+  Origins all;
+  const std::int64_t count = gpu().origins(address_, span(), found, kMaxOrigins, &all.least);
+  all.pieces = {found, static_cast<std::size_t>(std::max<std::int64_t>(count, 0))};
+  return all;
+}
+
+void DeviceTensor::originate(const ferro_sim_origin& from) const {
+  if (is_dense() || runs() > static_cast<std::int64_t>(kMaxOrigins)) {
+    ferro_sim_origin all = from;
+    if (!is_dense()) {
+      for (const ferro_sim_origin_piece& piece : origins().pieces) {
+        all.infinities = std::min(all.infinities, piece.origin.infinities);
+        all.has_lows |= piece.origin.has_lows;
+        all.is_positive &= piece.origin.is_positive;
+      }
+    }
+    gpu().originate(address_, span(), &all, 0);
+    return;
+  }
+  std::size_t offset = 0;
+  for_each_run([&](std::uint64_t at, std::size_t run) {
+    gpu().originate(at, run, &from, offset);
+    offset += run;
+    return true;
+  });
 }
 
 Taken DeviceTensor::zeros() const {
@@ -159,7 +193,13 @@ void DeviceTensor::hold(Value& value, ferro_sim_certainty certainty) const {
   });
 }
 
-void DeviceTensor::write(const at::Tensor& laid_out, ferro_sim_certainty certainty) const {
+void DeviceTensor::write(const at::Tensor& laid_out, ferro_sim_certainty certainty,
+                         const ferro_sim_origin& from) const {
+  write_bytes(laid_out, certainty);
+  originate(from);
+}
+
+void DeviceTensor::write_bytes(const at::Tensor& laid_out, ferro_sim_certainty certainty) const {
   const auto* from = static_cast<const std::byte*>(laid_out.const_data_ptr());
   if (is_dense()) {
     gpu().write(address_, from, span(), certainty, 0);
@@ -178,17 +218,31 @@ void DeviceTensor::write(const at::Tensor& laid_out, ferro_sim_certainty certain
   }
 }
 
-void DeviceTensor::forget(bool keep) const {
+void DeviceTensor::forget(bool keep, const ferro_sim_origin& from) const {
   if (is_dense()) {
-    gpu().write(address_, nullptr, span(), FERRO_SIM_UNKNOWN, keep ? 1 : 0);
+    gpu().forget(address_, span(), keep ? 1 : 0, &from, 0);
     return;
   }
   if (runs() > kMaxForgotten) {
-    gpu().write(address_, nullptr, span(), FERRO_SIM_UNKNOWN, 1);
+    gpu().forget(address_, span(), 1, &from, 0);
     return;
   }
   for_each_run([&](std::uint64_t at, std::size_t run) {
     gpu().write(at, nullptr, run, FERRO_SIM_UNKNOWN, keep ? 1 : 0);
+    return true;
+  });
+  originate(from);
+}
+
+void DeviceTensor::forget_in_replays(int device, void* stream, const ferro_sim_origin& from) const {
+  if (is_dense() || runs() > static_cast<std::int64_t>(kMaxOrigins)) {
+    gpu().forget_in_replays(device, stream, address_, span(), &from, 0);
+    return;
+  }
+  std::size_t offset = 0;
+  for_each_run([&](std::uint64_t at, std::size_t run) {
+    gpu().forget_in_replays(device, stream, at, run, &from, offset);
+    offset += run;
     return true;
   });
 }

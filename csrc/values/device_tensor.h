@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace ferro::values {
@@ -25,13 +26,24 @@ class DeviceTensor {
   std::uint64_t address() const { return address_; }
   std::int64_t elements() const { return elements_; }
   const at::DimVector& sizes() const { return sizes_; }
+  const at::DimVector& strides() const { return strides_; }
+  std::size_t element_bytes() const { return element_bytes_; }
   at::ScalarType type() const { return type_; }
   std::size_t bytes() const { return element_bytes_ * static_cast<std::size_t>(elements_); }
 
   // That of its least certain element, or less: bytes between many pieces count too.
   ferro_sim_certainty certainty() const;
+  // The same, given that of the least certain byte from the first element to the last.
+  ferro_sim_certainty certainty(ferro_sim_certainty of_span) const;
   // What its elements are now. None: its memory is gone, or it would take too many pieces.
   std::optional<Taken> take() const;
+  // Where its elements come from, and bytes between them too, from the first element on; only the
+  // first pieces of very many. Valid until the next call in this thread.
+  struct Origins {
+    std::span<const ferro_sim_origin_piece> pieces;
+    ferro_sim_certainty least = FERRO_SIM_UNKNOWN;  // of the bytes between the elements too
+  };
+  Origins origins() const;
   // The same with zeros in place of its elements.
   Taken zeros() const;
   // A host tensor of the same layout as far as elements are dense, uninitialised.
@@ -45,11 +57,17 @@ class DeviceTensor {
   void hold(Value& value, ferro_sim_certainty certainty) const;
   // Writes a tensor that `lay_out` returned. Where that takes too many marks, the bytes between its
   // pieces get the certainty too, and all of them the least that any of them had.
-  void write(const at::Tensor& laid_out, ferro_sim_certainty certainty) const;
+  void write(const at::Tensor& laid_out, ferro_sim_certainty certainty,
+             const ferro_sim_origin& from) const;
+  // What a captured operator writes: makes all bytes unknown now and in each replay.
+  void forget_in_replays(int device, void* stream, const ferro_sim_origin& from) const;
   // Makes all bytes unknown, and zeros them unless `keep`.
-  void forget(bool keep) const;
+  void forget(bool keep, const ferro_sim_origin& from) const;
 
  private:
+  void write_bytes(const at::Tensor& laid_out, ferro_sim_certainty certainty) const;
+  // Says where the elements come from, and for many pieces also the bytes between them.
+  void originate(const ferro_sim_origin& from) const;
   // Bytes from the first element to the last.
   std::size_t span() const;
   bool is_dense() const { return span() == bytes(); }

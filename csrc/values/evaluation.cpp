@@ -3,6 +3,7 @@
 #include "values/below_modes.h"
 #include "values/gpu.h"
 #include "values/host_operator.h"
+#include "values/identity.h"
 #include "values/places.h"
 #include "values/value.h"
 
@@ -19,15 +20,25 @@ namespace ferro::values {
 
 using torch::jit::Stack;
 
+namespace {
+
+// Inputs of an operator that its identity depends on.
+constexpr std::size_t kMaxIdentified = 32;
+
+bool is_number(const DeviceTensor& tensor) { return !c10::isIntegralType(tensor.type(), true); }
+
+}  // namespace
+
 struct Evaluation::Job {
   struct Result {
     Value::Slot slot;
     bool keeps;
   };
 
-  explicit Job(HostOperator called) : host(std::move(called)) {}
+  Job(HostOperator called, const OperatorTraits& of) : host(std::move(called)), traits(of) {}
 
   HostOperator host;
+  const OperatorTraits& traits;
   std::vector<Operand> operands;
   std::vector<Result> results;
   std::int64_t input_elements = 0;
@@ -41,21 +52,76 @@ struct Evaluation::Job {
   bool value_if_known = false;                      // or drawn
   bool value_if_unknown = false;
   bool tests_whether_finite = false;
+  Extremes extremes;
   std::optional<PositionsRange> positions;
+  std::optional<ChosenFrom> chosen_from;
+  std::pair<int, void*> captured_in;  // the device and the stream
+  std::uint64_t identity = 0;         // of the call on these inputs
+  // Of the results, except for their identities.
+  ferro_sim_origin origin = {0, FERRO_SIM_KNOWN, 0, 0};
+  bool tells_lows = false;  // the results are unknown, and which of them are low is not
 
   void take() {
-    for (const Operand& operand : operands) {
-      if (operand.is_input && certainty != FERRO_SIM_UNKNOWN) {
-        certainty = std::min(certainty, operand.at.certainty());
+    Identity of_inputs(identity);
+    ferro_sim_certainty of_numbers = FERRO_SIM_KNOWN;
+    ferro_sim_certainty of_others = FERRO_SIM_KNOWN;
+    ferro_sim_certainty infinities = FERRO_SIM_KNOWN;
+    bool lows = false;
+    bool positive = true;
+    bool any_certain = false;
+    std::size_t inputs = 0;
+    bool any_unknown = false;
+    for (Operand& operand : operands) {
+      if (!operand.is_input) {
+        continue;
+      }
+      // The identity of a long list is that of its beginning.
+      const bool has_identity = ++inputs <= kMaxIdentified && !is_statistic(operand);
+      if (!has_identity && of_numbers == FERRO_SIM_UNKNOWN && !traits.passes_numbers) {
+        continue;
+      }
+      const auto [origins, of_span] = operand.at.origins();
+      if (has_identity) {
+        add_to(of_inputs, operand, origins);
+      }
+      const ferro_sim_certainty is = operand.at.certainty(of_span);
+      if (!is_number(operand.at)) {
+        of_others = std::min(of_others, is);
+        any_certain = any_certain || (traits.multiplies && is != FERRO_SIM_UNKNOWN);
+        continue;
+      }
+      of_numbers = std::min(of_numbers, is);
+      bool is_positive = true;
+      bool has_lows = false;
+      for (const ferro_sim_origin_piece& piece : origins) {
+        infinities = std::min(infinities, piece.origin.infinities);
+        has_lows = has_lows || piece.origin.has_lows != 0;
+        is_positive = is_positive && piece.origin.is_positive != 0;
+      }
+      lows = lows || has_lows;
+      any_certain = any_certain || is != FERRO_SIM_UNKNOWN;
+      if (is == FERRO_SIM_UNKNOWN) {
+        any_unknown = true;
+        positive = positive && is_positive;
+        operand.is_ones = is_positive && !has_lows;
+      }
+      if (positions && is == FERRO_SIM_UNKNOWN && operand.place == 0) {
+        choose_from(operand, origins, has_lows, is_positive);
       }
     }
-    // Unknown numbers are assumed to be finite, as zeros are.
-    const bool is_assumed = certainty == FERRO_SIM_UNKNOWN && tests_whether_finite;
-    certainty = is_assumed ? FERRO_SIM_KNOWN : certainty;
-    computable = certainty != FERRO_SIM_UNKNOWN || takes_unknown;
+    identity = of_inputs.value();
+    certainty = std::min(of_numbers, of_others);
+    positive = positive && any_unknown;
+    find_origin(of_others, infinities, lows, positive, any_certain);
+    // Unknown numbers are assumed to be finite, as zeros are, unless the program set some.
+    const bool is_assumed =
+        certainty == FERRO_SIM_UNKNOWN && tests_whether_finite && infinities != FERRO_SIM_UNKNOWN;
+    certainty = is_assumed ? infinities : certainty;
+    computable = computable && (certainty != FERRO_SIM_UNKNOWN || takes_unknown || tells_lows);
     for (Operand& operand : operands) {
-      if (computable && operand.is_input) {
-        operand.taken = is_assumed ? operand.at.zeros() : operand.at.take();
+      operand.is_ones = operand.is_ones && tells_lows;
+      if (computable && operand.is_input && !operand.is_ones) {
+        operand.taken = is_assumed && !lows ? operand.at.zeros() : operand.at.take();
         computable = operand.taken.has_value();
       }
     }
@@ -76,6 +142,10 @@ struct Evaluation::Job {
 
   void give() {
     const bool has_values = ran || (computable && has_value_if_taken() && Recipe::make_room());
+    if (!has_values && certainty == FERRO_SIM_UNKNOWN && origin.has_lows != 0) {
+      origin.has_lows = 0;
+      origin.infinities = FERRO_SIM_UNKNOWN;
+    }
     std::shared_ptr<Recipe> recipe;
     if (has_values && !ran) {
       host.take_operands(std::move(operands));
@@ -83,30 +153,105 @@ struct Evaluation::Job {
     }
     for (const Result& result : results) {
       if (!has_values || !give_value(result, recipe)) {
-        result.slot.layout.forget(result.keeps);
+        result.slot.layout.forget(result.keeps, origin_of(result.slot));
       }
     }
-    if (positions && !has_values && !results.empty()) {
+    if (chosen_from && !has_values && !results.empty()) {
       draw(results.back().slot);
     }
     drop_inputs();
   }
 
+  // In a capture: the kernels run in replays, where their values are not computed.
+  void give_in_replays() {
+    static std::uint64_t captured = 0;
+    identity = Identity(identity).add(++captured).value();
+    for (const Result& result : results) {
+      result.slot.layout.forget_in_replays(captured_in.first, captured_in.second,
+                                           origin_of(result.slot));
+    }
+    drop_inputs();
+  }
+
   bool has_value_if_taken() const {
-    return certainty != FERRO_SIM_UNKNOWN ? value_if_known : value_if_unknown;
+    return certainty != FERRO_SIM_UNKNOWN ? value_if_known
+                                          : value_if_unknown || (tells_lows && value_if_known);
   }
 
  private:
+  bool is_statistic(const Operand& operand) const {
+    return std::find(traits.statistics.begin(), traits.statistics.end(), operand.place) !=
+           traits.statistics.end();
+  }
+
+  static void add_to(Identity& identity, const Operand& operand,
+                     std::span<const ferro_sim_origin_piece> origins) {
+    identity.add(operand.place).add(operand.in_list);
+    identity.add_all(operand.at.sizes()).add_all(operand.at.strides());
+    identity.add(static_cast<std::uint64_t>(operand.at.type()));
+    for (const ferro_sim_origin_piece& piece : origins) {
+      identity.add(piece.origin.identity).add(piece.offset).add(piece.bytes);
+    }
+  }
+
+  void choose_from(const Operand& operand, std::span<const ferro_sim_origin_piece> origins,
+                   bool has_lows, bool is_positive) {
+    Identity of_numbers;
+    for (const ferro_sim_origin_piece& piece : origins) {
+      of_numbers.add(piece.origin.identity).add(piece.offset).add(piece.bytes);
+    }
+    chosen_from.emplace(ChosenFrom{operand.at.sizes(),
+                                   operand.at.strides(),
+                                   operand.at.element_bytes(),
+                                   of_numbers.value(),
+                                   {origins.begin(), origins.end()},
+                                   has_lows ? operand.at.take() : std::nullopt,
+                                   is_positive});
+  }
+
+  // What the results are, as far as it follows from what the numbers are. `lows` and `positive`: of
+  // the inputs.
+  void find_origin(ferro_sim_certainty of_others, ferro_sim_certainty infinities, bool lows,
+                   bool positive, bool any_certain) {
+    if (!traits.passes_numbers) {
+      origin.is_positive = traits.gives_positive ? 1 : 0;
+      return;
+    }
+    // A mask makes places zero, and all other numbers are more.
+    const bool zeroes =
+        positive && traits.keeps_sign && (any_certain || (extremes.zero && !traits.multiplies));
+    const bool sets = extremes.low || extremes.infinity || zeroes;
+    const bool is_positive =
+        traits.gives_positive || (positive && traits.keeps_sign && !extremes.low);
+    origin.is_positive = is_positive ? 1 : 0;
+    origin.has_lows = lows || sets ? 1 : 0;
+    const bool matters = lows || sets || infinities != FERRO_SIM_KNOWN;
+    origin.infinities = traits.gives_finite ? FERRO_SIM_KNOWN
+                        : matters           ? std::min(infinities, of_others)
+                                            : infinities;
+    tells_lows =
+        certainty == FERRO_SIM_UNKNOWN && of_others != FERRO_SIM_UNKNOWN && origin.has_lows != 0;
+  }
+
+  ferro_sim_origin origin_of(const Value::Slot& slot) const {
+    ferro_sim_origin of_slot = origin;
+    Identity of_result(identity);
+    of_result.add(host.seed()).add(slot.of_argument ? 1 : 0).add(slot.place).add(slot.in_list);
+    of_slot.identity = of_result.value();
+    return of_slot;
+  }
+
   bool give_value(const Result& result, const std::shared_ptr<Recipe>& recipe) {
     const DeviceTensor& there = result.slot.layout;
+    const ferro_sim_origin from = origin_of(result.slot);
     if (recipe && there.can_hold()) {
-      there.hold(*ValueRef(Value::make(recipe, result.slot)), certainty);
+      there.hold(*ValueRef(Value::make(recipe, result.slot, from)), certainty);
       return true;
     }
     const BelowModes guard;
     std::optional<at::Tensor> computed;
     if (recipe) {
-      computed = ValueRef(Value::make(recipe, result.slot))->compute();
+      computed = ValueRef(Value::make(recipe, result.slot, from))->compute();
     } else if (auto value =
                    host.value(result.slot.of_argument, result.slot.place, result.slot.in_list)) {
       computed = there.lay_out(*value);
@@ -115,25 +260,24 @@ struct Evaluation::Job {
       return false;
     }
     if (there.can_hold()) {
-      there.hold(*ValueRef(Value::make(*computed)), certainty);
+      there.hold(*ValueRef(Value::make(*computed, from)), certainty);
     } else {
-      there.write(*computed, certainty);
+      there.write(*computed, certainty, from);
     }
     return true;
   }
 
   // Positions of numbers are choices; those of unknown integers and booleans are unknown.
-  void draw(const Value::Slot& slot) const {
-    static std::uint64_t drawn = 0;
+  void draw(const Value::Slot& slot) {
     const DeviceTensor& there = slot.layout;
     if (there.type() != at::kLong || positions->extent <= 0 || !there.can_hold()) {
       return;
     }
-    const auto& [extent, along, dimensions] = *positions;
-    const auto dimension = there.sizes().size() == dimensions ? along : std::nullopt;
-    const auto recipe =
-        std::make_shared<Recipe>(DrawnPositions{there.sizes(), extent, dimension, ++drawn});
-    there.hold(*ValueRef(Value::make(recipe, slot)), agrees ? FERRO_SIM_UNKNOWN : FERRO_SIM_DRAWN);
+    const auto recipe = std::make_shared<Recipe>(
+        DrawnPositions{there.sizes(), positions->dimension, std::move(*chosen_from),
+                       positions->ranks, traits.random ? Identity(host.seed()).value() : 0});
+    there.hold(*ValueRef(Value::make(recipe, slot, origin_of(slot))),
+               agrees ? FERRO_SIM_UNKNOWN : FERRO_SIM_DRAWN);
   }
 };
 
@@ -183,8 +327,6 @@ std::vector<at::Tensor> parts_of(const at::Tensor& tensor) {
   }
   return {};
 }
-
-bool is_number(const DeviceTensor& tensor) { return !c10::isIntegralType(tensor.type(), true); }
 
 bool same_layout(const at::Tensor& one, const at::Tensor& other) {
   return one.sizes() == other.sizes() && one.strides() == other.strides() &&
@@ -279,7 +421,7 @@ void Evaluation::begin() {
     nothing_to_do_ = true;
     return;
   }
-  job_ = std::make_shared<Job>(HostOperator(op_, traits_));
+  job_ = std::make_shared<Job>(HostOperator(op_, traits_), traits_);
   find_operands();
   if (device_ < 0) {
     nothing_to_do_ = true;
@@ -288,10 +430,18 @@ void Evaluation::begin() {
   const auto stream = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device_));
   stream_ = stream.stream();
   if (traits_.positions) {
-    job_->positions = range_of_positions(traits_, arguments_);
+    job_->positions = range_of_positions(traits_, op_.schema(), arguments_);
   }
   job_->tests_whether_finite = tests_whether_finite(traits_, arguments_);
-  if (job_->computable) {
+  if (traits_.passes_numbers) {
+    job_->extremes = extremes_of(op_.schema(), arguments_);
+  }
+  Identity call(traits_.hash);
+  for (const c10::IValue& argument : arguments_) {
+    call.add(argument);
+  }
+  job_->identity = call.value();
+  if (traits_.kind != Kind::kUnset) {
     takes_ = submit(call_job<&Job::take>);
     job_->computable = job_->computable && takes_;
     // A capture refuses the question for the generator's offset.
@@ -344,22 +494,18 @@ void Evaluation::end(Stack& stack) {
   choose();
   is_given_ = true;
   if (!submit(call_job<&Job::give>)) {
-    // A capture: the kernels run in replays, where their values are not computed.
-    for (Job::Result& result : job_->results) {
-      result.keeps = true;
-    }
-    job_->computable = job_->ran = false;
-    job_->positions.reset();
-    gpu().at_once(call_job<&Job::give>, new std::shared_ptr<Job>(job_));
+    job_->captured_in = {device_, stream_};
+    gpu().at_once(call_job<&Job::give_in_replays>, new std::shared_ptr<Job>(job_));
   }
 }
 
 void Evaluation::forget(const Stack& stack) {
-  job_ = std::make_shared<Job>(HostOperator(op_, traits_));
+  job_ = std::make_shared<Job>(HostOperator(op_, traits_), traits_);
   find_operands();
   if (device_ < 0) {
     return;
   }
+  job_->identity = Identity(traits_.hash).value();
   stream_ = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device_)).stream();
   // Results may share parts with arguments.
   std::vector<std::uint64_t> known;

@@ -24,6 +24,10 @@ Gpu found() {
   find(gpu.release, "ferro_sim_release");
   find(gpu.hold, "ferro_sim_hold");
   find(gpu.write, "ferro_sim_write");
+  find(gpu.originate, "ferro_sim_originate");
+  find(gpu.origins, "ferro_sim_origins");
+  find(gpu.forget, "ferro_sim_forget");
+  find(gpu.forget_in_replays, "ferro_sim_forget_in_replays");
   find(gpu.answer, "ferro_sim_answer");
   find(gpu.end_answer, "ferro_sim_end_answer");
   find(gpu.on_read_back, "ferro_sim_on_read_back");

@@ -15,6 +15,10 @@ struct Gpu {
   decltype(&ferro_sim_release) release;
   decltype(&ferro_sim_hold) hold;
   decltype(&ferro_sim_write) write;
+  decltype(&ferro_sim_originate) originate;
+  decltype(&ferro_sim_origins) origins;
+  decltype(&ferro_sim_forget) forget;
+  decltype(&ferro_sim_forget_in_replays) forget_in_replays;
   decltype(&ferro_sim_answer) answer;
   decltype(&ferro_sim_end_answer) end_answer;
   decltype(&ferro_sim_on_read_back) on_read_back;

@@ -104,9 +104,15 @@ void HostOperator::seed(const Stack& arguments, int device) {
   }
   const std::lock_guard lock(generator.mutex());
   // Different states give seeds that differ in many bits.
-  seed_ = (generator.current_seed() +
-           0x9e3779b97f4a7c15 * (1 + generator.unsafeGetGeneratorImpl()->get_offset()));
-  seed_ ^= seed_ >> 29;
+  const auto mix = [&](std::uint64_t start) {
+    start += 0x9e3779b97f4a7c15 * (1 + generator.unsafeGetGeneratorImpl()->get_offset());
+    return start ^ start >> 29;
+  };
+  const std::uint64_t start = generator.current_seed();
+  seed_ = mix(start);
+  // A program that sets no seed gets a random one of 53 or 64 bits. Runs of it draw equal choices all
+  // the same.
+  repeatable_seed_ = mix(start >> 32 == 0 ? start : 0);
 }
 
 bool HostOperator::put_operands(Stack& stack) {
@@ -118,6 +124,9 @@ bool HostOperator::put_operands(Stack& stack) {
                                     : std::optional(operand.at.make_host_tensor());
     if (!host) {
       return false;
+    }
+    if (operand.is_ones) {
+      host->fill_(1);
     }
     c10::IValue& argument = stack[operand.place];
     if (argument.isTensor()) {
@@ -257,27 +266,69 @@ std::optional<std::int64_t> assumed_rows(const OperatorTraits& traits, const Sta
   return all ? most : unique ? one : 0;
 }
 
-PositionsRange range_of_positions(const OperatorTraits& traits, const Stack& arguments) {
+PositionsRange range_of_positions(const OperatorTraits& traits, const c10::FunctionSchema& schema,
+                                  const Stack& arguments) {
   const at::Tensor& input = arguments[0].toTensor();
-  if (input.dim() == 0) {
-    return {1, std::nullopt, 0};
-  }
+  PositionsRange range;
+  const auto dimensions = static_cast<std::size_t>(input.dim());
   std::int64_t dimension = -1;
-  bool differ = true;
   if (traits.positions->dimension_argument) {
     const c10::IValue& named = arguments[*traits.positions->dimension_argument];
-    if (!named.isInt()) {
-      return {input.numel(), std::nullopt, 0};
+    if (!named.isInt() || dimensions == 0) {
+      range.extent = input.numel();
+    } else {
+      dimension = named.toInt();
     }
-    dimension = named.toInt();
   } else {
-    differ = !arguments[2].toBool();  // multinomial without replacement
+    range.ranks.independent = arguments[2].toBool();  // multinomial with replacement
   }
-  const std::int64_t extent = input.size(dimension);
-  const auto dimensions = static_cast<std::size_t>(input.dim());
-  dimension += dimension < 0 ? input.dim() : 0;
-  return {extent, differ ? std::optional(static_cast<std::size_t>(dimension)) : std::nullopt,
-          dimensions};
+  if (range.extent == 0 && dimensions > 0) {
+    range.dimension = static_cast<std::size_t>(dimension + (dimension < 0 ? input.dim() : 0));
+    range.extent = input.size(dimension);
+  }
+  const std::string_view name = traits.name;
+  const auto is = [&](std::string_view base) {
+    return name == base || (name.starts_with(base) && name[base.size()] == '.');
+  };
+  range.ranks.ascending = is("aten::min") || is("aten::argmin") || is("aten::sort") ||
+                          is("aten::argsort") || is("aten::kthvalue") || is("aten::median") ||
+                          is("aten::nanmedian");
+  if (is("aten::median") || is("aten::nanmedian")) {
+    range.ranks.first = (range.extent - 1) / 2;
+  }
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = schema.arguments()[i].name();
+    if (argument == "largest" || argument == "descending") {
+      range.ranks.ascending = !arguments[i].toBool();
+    } else if (argument == "k" && is("aten::kthvalue")) {
+      range.ranks.first = arguments[i].toInt() - 1;
+    }
+  }
+  return range;
+}
+
+Extremes extremes_of(const c10::FunctionSchema& schema, const Stack& arguments) {
+  Extremes found;
+  const auto add = [&](double number) {
+    found.infinity = found.infinity || std::isinf(number);
+    found.low = found.low || number <= kLow;
+    found.zero = found.zero || number == 0;
+  };
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const c10::IValue& argument = arguments[i];
+    if (argument.isDouble()) {
+      add(argument.toDouble());
+    } else if (argument.isInt() &&
+               schema.arguments()[i].type()->kind() == c10::TypeKind::NumberType) {
+      add(static_cast<double>(argument.toInt()));
+    } else if (argument.isTensor() && argument.toTensor().defined() &&
+               argument.toTensor().is_cpu() && argument.toTensor().dim() == 0 &&
+               argument.toTensor().is_floating_point()) {
+      const BelowModes guard;
+      add(argument.toTensor().item<double>());
+    }
+  }
+  return found;
 }
 
 }  // namespace ferro::values

@@ -4,6 +4,7 @@
 // otherwise.
 #pragma once
 
+#include "values/choices.h"
 #include "values/device_tensor.h"
 #include "values/operator_traits.h"
 
@@ -26,6 +27,7 @@ struct Operand {
   // Its contents matter: it is not only overwritten.
   bool is_input = true;
   std::optional<Taken> taken = std::nullopt;
+  bool is_ones = false;  // in place of what it is
 };
 
 class HostOperator {
@@ -42,6 +44,8 @@ class HostOperator {
   bool take_arguments(const torch::jit::Stack& arguments, const std::vector<Operand>& operands);
   void take_operands(std::vector<Operand> operands) { operands_ = std::move(operands); }
 
+  // 0 for operators that draw no random numbers.
+  std::uint64_t seed() const { return repeatable_seed_; }
   bool has_inputs() const;
   void for_each_input(const std::function<void(Value&)>& visit) const;
   // Bytes of inputs that are copied when it runs.
@@ -68,6 +72,7 @@ class HostOperator {
   torch::jit::Stack called_with_;
   torch::jit::Stack results_;
   std::uint64_t seed_ = 0;
+  std::uint64_t repeatable_seed_ = 0;
 };
 
 // Whether the operator only tests whether numbers are finite. Unknown ones are assumed to be, so the
@@ -83,10 +88,19 @@ std::optional<std::int64_t> assumed_rows(const OperatorTraits& traits,
 // What the positions in the operator's last result refer to.
 struct PositionsRange {
   std::int64_t extent = 0;
-  // The dimension along which positions differ, in results of as many dimensions as the input has.
+  // The dimension of the input along which numbers are compared; none: all of them are.
   std::optional<std::size_t> dimension;
-  std::size_t dimensions = 0;
+  Ranks ranks;
 };
-PositionsRange range_of_positions(const OperatorTraits& traits, const torch::jit::Stack& arguments);
+PositionsRange range_of_positions(const OperatorTraits& traits, const c10::FunctionSchema& schema,
+                                  const torch::jit::Stack& arguments);
+
+// Which extreme numbers there are among the host's arguments.
+struct Extremes {
+  bool infinity = false;
+  bool low = false;  // minus infinity, or what stands for it
+  bool zero = false;
+};
+Extremes extremes_of(const c10::FunctionSchema& schema, const torch::jit::Stack& arguments);
 
 }  // namespace ferro::values

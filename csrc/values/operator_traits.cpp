@@ -1,5 +1,7 @@
 #include "values/operator_traits.h"
 
+#include "values/identity.h"
+
 #include <ATen/core/enum_tag.h>
 
 #include <algorithm>
@@ -45,6 +47,46 @@ constexpr string_view kTests[] = {
     "aten::any",         "aten::all",        "aten::signbit",     "aten::searchsorted",
     "aten::bucketize",   "aten::copy_",      "aten::_to_copy",    "aten::count_nonzero",
     "aten::isclose"};
+
+constexpr string_view kPassing[] = {"aten::copy_",
+                                    "aten::_to_copy",
+                                    "aten::clone",
+                                    "aten::fill_",
+                                    "aten::masked_fill",
+                                    "aten::masked_fill_",
+                                    "aten::where",
+                                    "aten::mul",
+                                    "aten::mul_",
+                                    "aten::div",
+                                    "aten::div_",
+                                    "aten::cat",
+                                    "aten::stack",
+                                    "aten::index",
+                                    "aten::index_select",
+                                    "aten::gather",
+                                    "aten::index_put",
+                                    "aten::index_put_",
+                                    "aten::_index_put_impl_",
+                                    "aten::index_fill",
+                                    "aten::index_fill_",
+                                    "aten::scatter",
+                                    "aten::scatter_",
+                                    "aten::triu",
+                                    "aten::tril",
+                                    "aten::flip",
+                                    "aten::_softmax",
+                                    "aten::sigmoid",
+                                    "aten::add",
+                                    "aten::add_",
+                                    "aten::sub",
+                                    "aten::sub_",
+                                    "aten::maximum",
+                                    "aten::minimum",
+                                    "aten::_log_softmax"};
+constexpr string_view kLosingSign[] = {"aten::add", "aten::add_", "aten::sub", "aten::sub_",
+                                       "aten::_log_softmax"};
+constexpr string_view kPositive[] = {"aten::_softmax", "aten::sigmoid", "aten::exp",
+                                     "aten::softplus"};
 
 // They overwrite their first argument.
 constexpr string_view kOverwriting[] = {
@@ -143,7 +185,11 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
   traits.returns = schema.returns().size();
   for (std::size_t i = 0; i < schema.arguments().size(); ++i) {
     const auto* alias = schema.arguments()[i].alias_info();
-    if ((alias != nullptr && alias->isWrite()) || is_kept_up(base, schema.arguments()[i].name())) {
+    const bool is_statistic = is_kept_up(base, schema.arguments()[i].name());
+    if (is_statistic) {
+      traits.statistics.push_back(i);
+    }
+    if ((alias != nullptr && alias->isWrite()) || is_statistic) {
       traits.written.push_back(i);
       if (schema.arguments()[i].kwarg_only() || (i == 0 && is_one_of(base, kOverwriting)) ||
           is_one_of(base, kFilling)) {
@@ -163,6 +209,12 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
   traits.searches = base == "aten::mode";
   traits.tests = is_one_of(base, kTests);
   traits.costly = is_costly(base);
+  traits.hash = Identity().add(string_view(traits.name)).value();
+  traits.passes_numbers = is_one_of(base, kPassing);
+  traits.keeps_sign = traits.passes_numbers && !is_one_of(base, kLosingSign);
+  traits.gives_positive = is_one_of(base, kPositive);
+  traits.gives_finite = base == "aten::_softmax" || base == "aten::sigmoid";
+  traits.multiplies = base == "aten::mul" || base == "aten::mul_";
   traits.positions = positions_of(base, schema);
   return traits;
 }

@@ -7,6 +7,7 @@
 #include <ATen/core/function_schema.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -56,6 +57,20 @@ struct OperatorTraits {
   bool tests = false;
   // Of the last result.
   std::optional<Positions> positions;
+  // A hash of the name.
+  std::uint64_t hash = 0;
+  // Places of statistics that a normalization updates and does not depend on.
+  std::vector<std::size_t> statistics;
+  // Its results have the numbers of its inputs, or ones that are as low or as high.
+  bool passes_numbers = false;
+  // The same, and positive numbers stay positive.
+  bool keeps_sign = false;
+  // Its results are positive, whatever the inputs.
+  bool gives_positive = false;
+  // Its results are finite, whatever the inputs.
+  bool gives_finite = false;
+  // It multiplies its inputs.
+  bool multiplies = false;
 };
 
 OperatorTraits traits_of(const c10::OperatorHandle& op);

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <numeric>
 #include <unistd.h>
 #include <utility>
 
@@ -18,66 +17,6 @@ namespace {
 constexpr std::size_t kSmallCost = 32 << 20;
 // Values without inputs that are smaller are kept for good.
 constexpr std::size_t kKeptBytes = 1 << 20;
-
-// Rows of different positions below `extent`.
-class RowsOfPositions {
- public:
-  RowsOfPositions(std::int64_t extent, std::uint64_t seed)
-      : extent_(static_cast<std::uint64_t>(extent)), state_(seed * 0xd1342543de82ef95) {}
-
-  // Writes `length` positions, at most `extent`.
-  void draw(std::int64_t length, std::int64_t* to, std::int64_t stride) {
-    if (length == 1) {
-      *to = static_cast<std::int64_t>(below(extent_));
-    } else if (extent_ <= kMaxShuffled) {
-      shuffle(length, to, stride);
-    } else {
-      step(length, to, stride);
-    }
-  }
-
- private:
-  // Of more positions a row has a random step, which takes no memory for all of them.
-  static constexpr std::uint64_t kMaxShuffled = 1 << 22;
-
-  std::uint64_t below(std::uint64_t limit) {
-    state_ += 0x9e3779b97f4a7c15;  // splitmix64
-    std::uint64_t mixed = (state_ ^ (state_ >> 30)) * 0xbf58476d1ce4e5b9;
-    mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111eb;
-    mixed ^= mixed >> 31;
-    return limit >> 32 == 0 ? (mixed >> 32) * limit >> 32 : mixed % limit;
-  }
-
-  // The first part of a random order of all positions. Any order can be shuffled further.
-  void shuffle(std::int64_t length, std::int64_t* to, std::int64_t stride) {
-    if (order_.empty()) {
-      order_.resize(extent_);
-      std::iota(order_.begin(), order_.end(), 0);
-    }
-    for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(length); ++i) {
-      std::swap(order_[i], order_[i + below(extent_ - i)]);
-      *to = order_[i];
-      to += stride;
-    }
-  }
-
-  void step(std::int64_t length, std::int64_t* to, std::int64_t stride) {
-    std::uint64_t at = below(extent_);
-    std::uint64_t by = 1 + below(extent_ - 1);
-    while (std::gcd(by, extent_) != 1) {
-      by = by % (extent_ - 1) + 1;
-    }
-    for (std::int64_t i = 0; i < length; ++i) {
-      *to = static_cast<std::int64_t>(at);
-      to += stride;
-      at = (at + by) % extent_;
-    }
-  }
-
-  const std::uint64_t extent_;
-  std::uint64_t state_;
-  std::vector<std::uint32_t> order_;
-};
 
 // Never destroyed: values may be freed until the process ends.
 struct Graph {
@@ -108,26 +47,6 @@ std::size_t most_bytes() {
 }
 
 }  // namespace
-
-at::Tensor DrawnPositions::draw() const {
-  at::Tensor host = at::detail::empty_cpu(sizes, at::kLong);
-  auto* to = host.mutable_data_ptr<std::int64_t>();
-  std::int64_t length = 1;  // of a row
-  std::int64_t stride = 1;
-  if (dimension && sizes[*dimension] <= extent) {
-    length = sizes[*dimension];
-    for (std::size_t i = *dimension + 1; i < sizes.size(); ++i) {
-      stride *= sizes[i];
-    }
-  }
-  RowsOfPositions rows(extent, number);
-  for (std::int64_t done = 0; done < host.numel(); done += length * stride) {
-    for (std::int64_t i = 0; i < stride; ++i) {
-      rows.draw(length, to + done + i, stride);
-    }
-  }
-  return host;
-}
 
 Recipe::Recipe() : number_(graph().next_number++) {
   Graph& g = graph();
@@ -178,11 +97,7 @@ void Recipe::compute(const std::shared_ptr<Recipe>& self) {
   while (!found.empty()) {
     order.push_back(std::move(found.back()));
     found.pop_back();
-    const auto& host = order.back()->host_;
-    if (!host) {
-      continue;
-    }
-    host->for_each_input([&](Value& value) {
+    order.back()->for_each_input([&](Value& value) {
       if (!value.computed_.defined() && value.recipe_ && value.recipe_->visited_ != visit) {
         value.recipe_->visited_ = visit;
         found.push_back(value.recipe_);
@@ -197,7 +112,17 @@ void Recipe::compute(const std::shared_ptr<Recipe>& self) {
   }
 }
 
-bool Recipe::is_repeatable() const { return positions_ || !host_->has_inputs(); }
+void Recipe::for_each_input(const std::function<void(Value&)>& visit) const {
+  if (host_) {
+    host_->for_each_input(visit);
+  } else if (positions_ && positions_->from.lows) {
+    positions_->from.lows->pieces.for_each_value(visit);
+  }
+}
+
+bool Recipe::is_repeatable() const {
+  return positions_ ? !positions_->from.lows : !host_->has_inputs();
+}
 
 std::size_t Recipe::cost() const {
   std::size_t all = host_ ? host_->bytes_to_copy() : 0;
@@ -241,6 +166,8 @@ void Recipe::run_alone() {
   }
   if (host_) {
     host_->clear(!again);
+  } else if (!again) {
+    positions_->from.lows.reset();
   }
   if (waiting_) {
     graph().waiting.erase(*waiting_);
@@ -257,16 +184,18 @@ Value::Value() {
   ++graph().values;
 }
 
-Value* Value::make(std::shared_ptr<Recipe> recipe, Slot slot) {
+Value* Value::make(std::shared_ptr<Recipe> recipe, Slot slot, const ferro_sim_origin& from) {
   auto* const value = new Value;
+  value->origin = from;
   recipe->values_.push_back(value);
   value->recipe_ = std::move(recipe);
   value->slot_.emplace(std::move(slot));
   return value;
 }
 
-Value* Value::make(at::Tensor computed) {
+Value* Value::make(at::Tensor computed, const ferro_sim_origin& from) {
   auto* const value = new Value;
+  value->origin = from;
   value->computed_ = std::move(computed);
   graph().bytes += value->computed_.nbytes();
   return value;

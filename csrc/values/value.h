@@ -19,15 +19,16 @@
 // Used with the machine locked; the counters are read without.
 #pragma once
 
+#include "values/choices.h"
 #include "values/device_tensor.h"
 #include "values/host_operator.h"
 #include "values/pieces.h"
 
-#include <ATen/core/DimVector.h>
 #include <ATen/core/Tensor.h>
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <optional>
@@ -38,18 +39,6 @@ namespace ferro::values {
 inline constexpr std::int64_t kMaxElements = std::int64_t{512} << 20;
 inline constexpr std::size_t kMaxKeptBytes = std::size_t{1} << 30;
 inline constexpr std::size_t kMaxWaiting = 50'000;
-
-// Positions below `extent` that nothing computed: drawn at random, all of them equally often.
-struct DrawnPositions {
-  at::DimVector sizes;
-  std::int64_t extent = 0;
-  // Along it positions differ, unless there are fewer than needed. Without one, and between rows,
-  // the draws are independent.
-  std::optional<std::size_t> dimension;
-  std::uint64_t number = 0;  // of the draw; equal numbers give equal positions
-
-  at::Tensor draw() const;
-};
 
 // What values are computed from. Exists as long as one of them is not computed, or could be again.
 class Recipe {
@@ -70,6 +59,7 @@ class Recipe {
   Recipe();
   void run_alone();
   bool run();
+  void for_each_input(const std::function<void(Value&)>& visit) const;
   bool is_repeatable() const;
   // Bytes that running it takes, about.
   std::size_t cost() const;
@@ -92,9 +82,9 @@ class Value : public ferro_sim_contents {
     std::size_t place = 0;
     std::size_t in_list = 0;
   };
-  static Value* make(std::shared_ptr<Recipe> recipe, Slot slot);
+  static Value* make(std::shared_ptr<Recipe> recipe, Slot slot, const ferro_sim_origin& from);
   // Of a tensor that `lay_out` returned.
-  static Value* make(at::Tensor computed);
+  static Value* make(at::Tensor computed, const ferro_sim_origin& from);
 
   // Null for contents of another kind.
   static Value* of(ferro_sim_contents* contents);

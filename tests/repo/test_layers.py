@@ -28,7 +28,8 @@ ADAPTER_LEVELS = (
 # The directories of the simulated GPU. Its public headers are at its top.
 SIM_LEVELS = (
     {"settings", "instruments"},
-    {"memory", "streams"},
+    {"memory"},
+    {"streams"},
     {"graphs"},
     {"machine"},
     {"driver"},

@@ -34,7 +34,7 @@ void answer(Machine& machine, Copy& copy) {
     delivered = copy.width > sizeof value ? std::array<std::uint64_t, 2>{1, value}
                                           : std::array<std::uint64_t, 2>{value, 0};
   } else if (is_read_back != nullptr && is_read_back(copy.from) == 1) {
-    machine.count_read(FERRO_SIM_UNKNOWN);
+    ++(*thread.reads)[FERRO_SIM_UNKNOWN];
   } else {
     return;
   }
@@ -122,6 +122,10 @@ CUresult enqueue_copy(Machine& machine, CUstream handle, Copy copy) {
   }
   copy.pageable = pageable_source || pageable_target;
   const bool wait = pageable_target || (pageable_source && copy.width * copy.height > kStagedBytes);
+  if (stream != nullptr && stream->capture == nullptr && machine.space().is_reserved(copy.from) &&
+      !machine.space().is_reserved(copy.to)) {
+    copy.reads = machine.thread().reads;
+  }
   const CUresult result = enqueue(machine, handle, CU_GRAPH_NODE_TYPE_MEMCPY, std::move(copy));
   if (result == CUDA_SUCCESS && wait) {
     const Context& context = *stream->context;

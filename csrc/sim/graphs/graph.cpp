@@ -119,6 +119,7 @@ std::unique_ptr<Graph> Graph::clone() const {
     twin->body = node->body;
     twin->kernel = node->kernel;
     twin->arguments = node->arguments;
+    twin->unknown = node->unknown;
     copies[node] = twin;
   }
   return copy;
@@ -145,7 +146,8 @@ std::vector<std::size_t> GraphExec::append(const Graph& graph,
       steps_[step].leaf = false;
     }
     exits[node] = {steps_.size()};
-    steps_.push_back({node->type(), node->work(), node->event, std::move(before), true});
+    steps_.push_back(
+        {node->type(), node->work(), node->event, std::move(before), node->unknown, true});
   }
   std::vector<std::size_t> last;
   for (const GraphNode* node : graph.leaves()) {
@@ -162,9 +164,13 @@ bool GraphExec::all_of(const std::function<bool(const Work&)>& predicate) const 
 
 void GraphExec::launch(Scheduler& scheduler, Stream& stream) {
   const int device = stream.context->device;
+  ++launches_;
   if (scheduler.eager()) {
     for (Step& step : steps_) {
       scheduler.submit(step.work, device, {});
+      if (step.unknown != nullptr) {
+        scheduler.submit(Forget{step.unknown, launches_}, device, {});
+      }
       if (step.event != nullptr && step.type == CU_GRAPH_NODE_TYPE_EVENT_RECORD) {
         step.event->recorded = true;
         step.event->operation = nullptr;
@@ -190,6 +196,10 @@ void GraphExec::launch(Scheduler& scheduler, Stream& stream) {
       before.push_back(step.event->operation);
     }
     operations.push_back(scheduler.submit(step.work, device, before));
+    if (step.unknown != nullptr) {
+      operations.back() =
+          scheduler.submit(Forget{step.unknown, launches_}, device, {&operations.back(), 1});
+    }
     if (step.event != nullptr && step.type == CU_GRAPH_NODE_TYPE_EVENT_RECORD) {
       step.event->recorded = true;
       step.event->operation = operations.back();

@@ -52,6 +52,8 @@ class GraphNode {
   // Of conditional nodes: the handle of `child`, which their creator reads here.
   CUgraph body = nullptr;
   CUDA_KERNEL_NODE_PARAMS kernel{};
+  // What becomes unknown after its work; null for none.
+  std::shared_ptr<std::vector<UnknownBytes>> unknown;
   std::shared_ptr<KernelArguments> arguments;  // those of `kernel`; null where they are not known
 
  private:
@@ -106,6 +108,7 @@ class GraphExec {
     Work work;
     std::shared_ptr<Event> event;
     std::vector<std::size_t> before;  // earlier steps
+    std::shared_ptr<const std::vector<UnknownBytes>> unknown;
     bool leaf = true;
   };
   // Appends a graph's nodes; roots come after `entry`. Returns the steps that end it.
@@ -113,6 +116,7 @@ class GraphExec {
 
   std::vector<Step> steps_;
   OperationPtr last_launch_;
+  std::uint64_t launches_ = 0;
 };
 
 }  // namespace ferro::sim

@@ -19,7 +19,6 @@
 #include "sim/streams/context.h"
 #include "sim/streams/scheduler.h"
 
-#include <array>
 #include <atomic>
 #include <functional>
 #include <map>
@@ -49,6 +48,8 @@ struct ThreadState {
   // The last one is what small copies to the host deliver in place of the device's bytes: see
   // ferro_sim_answer.
   std::vector<std::uint64_t> answers;
+  // Copies to the host that the thread submitted and that ran, by their least certain byte.
+  std::shared_ptr<ReadCounts> reads = std::make_shared<ReadCounts>();
   // The number of library operations that reported which of their results are known.
   std::uint64_t transfers = 0;
   // The nesting depth of operators: see ferro_sim_operator.
@@ -137,9 +138,6 @@ class Machine {
   };
   std::map<CUdeviceptr, OpenedMemory>& opened_memory() { return opened_memory_; }
 
-  // Counts a copy to the host, by its least certain byte.
-  void count_read(ferro_sim_certainty least) { ++reads_[least]; }
-  std::uint64_t reads(ferro_sim_certainty least) const { return reads_[least]; }
   // Names of kernels that were launched outside of operators, in the order of their first launches;
   // at most a hundred.
   void note_kernel(const std::string& name);
@@ -170,7 +168,6 @@ class Machine {
   std::map<CUdeviceptr, OpenedMemory> opened_memory_;
   unsigned long long next_id_ = 1;
   unsigned long long next_capture_id_ = 1;
-  std::array<std::uint64_t, FERRO_SIM_KNOWN + 1> reads_ = {};
   std::vector<std::string> kernels_;
   Scheduler scheduler_;
 };

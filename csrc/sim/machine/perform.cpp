@@ -1,6 +1,8 @@
 #include "sim/machine/perform.h"
 
+#include "sim/machine/locate.h"
 #include "sim/machine/machine.h"
+#include "sim/memory/origins.h"
 
 #include <algorithm>
 #include <cstring>
@@ -105,8 +107,8 @@ bool do_copy(Machine& machine, const Copy& copy, int device) {
     }
     copy_row(to, from, copy.width);
   }
-  if (read) {
-    machine.count_read(*read);
+  if (read && copy.reads != nullptr) {
+    ++(*copy.reads)[*read];
   }
   return true;
 }
@@ -165,6 +167,26 @@ std::size_t source_span(const Copy& copy) {
   return copy.staged != nullptr ? 0 : span(copy.width, copy.height, copy.from_pitch);
 }
 
+// Memory that was unmapped since has no contents to forget.
+void forget(Machine& machine, const Forget& forget) {
+  std::vector<Segment> segments;
+  for (const UnknownBytes& range : *forget.ranges) {
+    segments.clear();
+    if (!locate(machine, range.at, range.bytes, segments)) {
+      continue;
+    }
+    ferro_sim_origin origin = range.origin;
+    origin.identity = (origin.identity ^ forget.replay) * 0x9e3779b97f4a7c15 | 1;
+    const ContentsRef held = make_origin(origin);
+    std::size_t offset = range.offset;
+    for (const Segment& segment : segments) {
+      segment.memory->mark(segment.offset, segment.bytes, FERRO_SIM_UNKNOWN);
+      segment.memory->originate(segment.offset, segment.bytes, held, offset);
+      offset += segment.bytes;
+    }
+  }
+}
+
 }  // namespace
 
 void perform(Machine& machine, const Work& work, int device) {
@@ -175,6 +197,8 @@ void perform(Machine& machine, const Work& work, int device) {
     legal = do_fill(machine, *fill, device);
   } else if (const InOrder* call = std::get_if<InOrder>(&work)) {
     call->function(call->argument);
+  } else if (const Forget* forgotten = std::get_if<Forget>(&work)) {
+    forget(machine, *forgotten);
   } else if (const Kernel* kernel = std::get_if<Kernel>(&work)) {
     legal = !kernel->constant || do_fill(machine, *kernel->constant, device);
   } else if (const FreeMemory* free = std::get_if<FreeMemory>(&work)) {

@@ -28,14 +28,35 @@ struct ferro_sim_contents_kind {
   void (*destroy)(struct ferro_sim_contents* self);
 };
 
+/* What is known about contents without their bytes. */
+struct ferro_sim_origin {
+  /* Equal for equal contents, also in another run or process whose operators were equal. 0: it is
+   * derived from the bytes. */
+  uint64_t identity;
+  /* Of unknown numbers: how sure it is which of them are infinite. */
+  enum ferro_sim_certainty infinities;
+  /* Some were set to minus infinity or to a number that stands for it. */
+  uint8_t has_lows;
+  /* All are 0 or more, and those that nothing set to 0 are more. */
+  uint8_t is_positive;
+};
+
 struct ferro_sim_contents {
   const struct ferro_sim_contents_kind* kind;
   uint64_t references;
+  struct ferro_sim_origin origin;
 };
 
 /* Some bytes of contents, from an offset on; null contents mean zeros. */
 struct ferro_sim_piece {
   struct ferro_sim_contents* contents;
+  size_t offset;
+  size_t bytes;
+};
+
+/* The origin of some bytes. Their identity is that of the contents with their offset there. */
+struct ferro_sim_origin_piece {
+  struct ferro_sim_origin origin;
   size_t offset;
   size_t bytes;
 };

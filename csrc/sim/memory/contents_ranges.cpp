@@ -1,5 +1,6 @@
 #include "sim/memory/contents_ranges.h"
 
+#include <algorithm>
 #include <cstring>
 #include <iterator>
 #include <memory>
@@ -24,6 +25,7 @@ ContentsRef copy_bytes(const void* source, std::size_t bytes) {
   auto* const contents = new HostBytes;
   contents->kind = &kHostBytes;
   contents->references = 0;
+  contents->origin = {0, FERRO_SIM_KNOWN, 0, 0};
   contents->held = std::make_unique_for_overwrite<std::byte[]>(bytes);
   std::memcpy(contents->held.get(), source, bytes);
   return ContentsRef(contents);
@@ -38,8 +40,26 @@ ContentsRanges::Ranges::const_iterator ContentsRanges::first_ending_after(
   return at;
 }
 
+std::size_t ContentsRanges::bytes_of_first(std::uint64_t begin, std::size_t bytes,
+                                           std::size_t most) const {
+  auto at = first_ending_after(begin);
+  for (std::size_t i = 0; i < most && at != ranges_.end() && at->first < begin + bytes; ++i) {
+    ++at;
+  }
+  return at == ranges_.end()
+             ? bytes
+             : std::min(bytes, static_cast<std::size_t>(std::max(at->first, begin) - begin));
+}
+
 void ContentsRanges::set(std::uint64_t begin, std::size_t bytes, ContentsRef contents,
                          std::size_t offset) {
+  if (const auto same = ranges_.find(begin);
+      same != ranges_.end() && same->second.end == begin + bytes) {
+    same->second.offset = offset;
+    // The old contents are destroyed when the ranges are consistent.
+    std::swap(same->second.contents, contents);
+    return;
+  }
   remove(begin, bytes);
   auto next = ranges_.lower_bound(begin);
   if (next != ranges_.begin()) {

@@ -67,6 +67,9 @@ class ContentsRanges {
   void set(std::uint64_t begin, std::size_t bytes, ContentsRef contents, std::size_t offset);
   void remove(std::uint64_t begin, std::size_t bytes);
 
+  // The number of bytes of the range before its part `most` that holds contents, counted from 0.
+  std::size_t bytes_of_first(std::uint64_t begin, std::size_t bytes, std::size_t most) const;
+
   // Calls `held(begin, bytes, contents, offset)` for each part of the range that holds contents and
   // `plain(begin, bytes)` for each other part, in order. Neither changes the ranges.
   template <typename Held, typename Plain>

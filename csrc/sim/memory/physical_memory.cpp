@@ -2,6 +2,7 @@
 
 #include "ferro/base/bytes.h"
 #include "ferro/base/check.h"
+#include "sim/memory/origins.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -172,6 +173,7 @@ void PhysicalMemory::read(std::size_t offset, void* destination, std::size_t byt
 void PhysicalMemory::write(std::size_t offset, const void* source, std::size_t bytes) {
   certainties_.set(offset, bytes, FERRO_SIM_KNOWN);
   contents_.remove(offset, bytes);
+  origins_.remove(offset, bytes);
   if (!holds_bytes()) {
     return;
   }
@@ -196,6 +198,7 @@ void PhysicalMemory::hold(std::size_t offset, std::size_t bytes, const ContentsR
   if (backed_) {
     certainties_.set(offset, bytes, FERRO_SIM_KNOWN);
     contents_.set(offset, bytes, contents, at);
+    origins_.remove(offset, bytes);
     for_each_piece(offset, bytes, [this](std::size_t where, std::size_t piece) {
       if (piece == kChunk) {
         clear_piece(where, piece);
@@ -274,10 +277,69 @@ void PhysicalMemory::take_pieces(std::size_t offset, std::size_t bytes,
   }
 }
 
+void PhysicalMemory::list_origins(std::size_t offset, std::size_t bytes, std::size_t most,
+                                  std::vector<ferro_sim_origin_piece>& pieces) {
+  struct Part {
+    std::size_t at;
+    std::size_t bytes;
+    const ferro_sim_contents* origin;
+    std::size_t skipped;
+  };
+  // Copied first, because plain bytes get origins meanwhile.
+  static thread_local std::vector<Part> parts;
+  parts.clear();
+  origins_.for_each_part(
+      offset, origins_.bytes_of_first(offset, bytes, most),
+      [&](std::size_t at, std::size_t part, const ContentsRef& origin, std::size_t skipped) {
+        parts.push_back({at, part, origin.get(), skipped});
+      },
+      [&](std::size_t at, std::size_t part) {
+        parts.push_back({at, part, nullptr, 0});
+      });
+  for (const Part& part : parts) {
+    if (part.origin != nullptr) {
+      pieces.push_back({part.origin->origin, part.skipped, part.bytes});
+    } else {
+      list_plain_origins(part.at, part.bytes, most, pieces);
+    }
+  }
+}
+
+void PhysicalMemory::list_plain_origins(std::size_t offset, std::size_t bytes, std::size_t most,
+                                        std::vector<ferro_sim_origin_piece>& pieces) {
+  std::size_t plain = offset;  // the beginning of bytes without an origin
+  const auto end_plain = [&](std::size_t end) {
+    if (end == plain) {
+      return;
+    }
+    const std::uint64_t identity = hash_of_bytes(
+        end - plain,
+        [&](std::size_t at, std::byte* to, std::size_t n) { read(plain + at, to, n); });
+    pieces.push_back({{identity, FERRO_SIM_KNOWN, 0, 0}, 0, end - plain});
+    // Other processes may change shared bytes.
+    if (shared_ == nullptr) {
+      originate(plain, end - plain, make_origin(pieces.back().origin), 0);
+    }
+  };
+  const std::size_t listed = contents_.bytes_of_first(offset, bytes, most);
+  contents_.for_each_part(
+      offset, listed,
+      [&](std::size_t at, std::size_t part, const ContentsRef& contents, std::size_t skipped) {
+        if (contents.get() != nullptr && contents.get()->origin.identity != 0) {
+          end_plain(at);
+          pieces.push_back({contents.get()->origin, skipped, part});
+          plain = at + part;
+        }
+      },
+      [](std::size_t, std::size_t) {});
+  end_plain(offset + listed);
+}
+
 void PhysicalMemory::fill(std::size_t offset, std::uint64_t value, std::size_t width,
                           std::size_t bytes) {
   certainties_.set(offset, bytes, FERRO_SIM_KNOWN);
   contents_.remove(offset, bytes);
+  origins_.remove(offset, bytes);
   if (!holds_bytes()) {
     return;
   }
@@ -320,6 +382,13 @@ void PhysicalMemory::copy(std::size_t to, const PhysicalMemory& source, std::siz
       [&](std::size_t at, std::size_t part) {
         parts.push_back({at, part, {}, 0, false});
       });
+  std::vector<Part> origins;
+  source.origins_.for_each_part(
+      from, bytes,
+      [&](std::size_t at, std::size_t part, const ContentsRef& origin, std::size_t skipped) {
+        origins.push_back({at, part, origin, skipped, true});
+      },
+      [](std::size_t, std::size_t) {});
   for (const Part& part : parts) {
     if (part.held) {
       hold(to + (part.at - from), part.bytes, part.contents, part.skipped);
@@ -332,6 +401,9 @@ void PhysicalMemory::copy(std::size_t to, const PhysicalMemory& source, std::siz
         clear(to + (at - from), piece);
       }
     });
+  }
+  for (Part& origin : origins) {
+    originate(to + (origin.at - from), origin.bytes, std::move(origin.contents), origin.skipped);
   }
   certainties_.copy(to, source.certainties_, from, bytes);
 }
@@ -377,17 +449,38 @@ void PhysicalMemory::copy_onto_zeros(std::size_t to, const PhysicalMemory& sourc
           });
         });
       });
+  source.origins_.for_each_part(
+      from, bytes,
+      [&](std::size_t at, std::size_t part, const ContentsRef& origin, std::size_t skipped) {
+        originate(to + (at - from), part, origin, skipped);
+      },
+      [](std::size_t, std::size_t) {});
   certainties_.copy(to, source.certainties_, from, bytes);
 }
 
 void PhysicalMemory::clear(std::size_t offset, std::size_t bytes) {
   certainties_.set(offset, bytes, FERRO_SIM_KNOWN);
   contents_.remove(offset, bytes);
+  origins_.remove(offset, bytes);
   clear_file(offset, bytes);
 }
 
 void PhysicalMemory::discard(std::size_t offset, std::size_t bytes) {
   certainties_.set(offset, bytes, FERRO_SIM_KNOWN);
+  origins_.remove(offset, bytes);
+  discard_contents(offset, bytes);
+}
+
+void PhysicalMemory::forget(std::size_t offset, std::size_t bytes, bool keep, ContentsRef origin,
+                            std::size_t at) {
+  certainties_.set(offset, bytes, FERRO_SIM_UNKNOWN);
+  origins_.set(offset, bytes, std::move(origin), at);
+  if (!keep) {
+    discard_contents(offset, bytes);
+  }
+}
+
+void PhysicalMemory::discard_contents(std::size_t offset, std::size_t bytes) {
   contents_.remove(offset, bytes);
   for_each_piece(offset, bytes, [this](std::size_t at, std::size_t piece) {
     if (!backed_ || piece < kClearByPages || piece == kChunk) {

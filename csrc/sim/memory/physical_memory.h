@@ -83,6 +83,16 @@ class PhysicalMemory {
   // the file become contents. After that, large writes become contents at once, because they are
   // likely to be taken again.
   void take_pieces(std::size_t offset, std::size_t bytes, std::vector<ferro_sim_piece>& pieces);
+  // Says where the bytes of a range come from, `at` bytes into that origin, until the next write.
+  void originate(std::size_t offset, std::size_t bytes, ContentsRef origin, std::size_t at) {
+    origins_.set(offset, bytes, std::move(origin), at);
+  }
+  // Makes the range unknown, with an origin, and zeros it unless `keep`.
+  void forget(std::size_t offset, std::size_t bytes, bool keep, ContentsRef origin, std::size_t at);
+  // Appends the origins of the range, or of its beginning if there are more than about `most`. Plain
+  // bytes without one get one that is derived from some of them.
+  void list_origins(std::size_t offset, std::size_t bytes, std::size_t most,
+                    std::vector<ferro_sim_origin_piece>& pieces);
   // Parts that hold contents.
   std::size_t held_parts() const { return contents_.count(); }
 
@@ -103,6 +113,9 @@ class PhysicalMemory {
   bool holds_bytes() const { return backed_ || shared_ != nullptr; }
   // The bytes of a piece; null when its chunk was never written to.
   const std::byte* find(std::size_t offset) const;
+  // The same for bytes without an explicit origin.
+  void list_plain_origins(std::size_t offset, std::size_t bytes, std::size_t most,
+                          std::vector<ferro_sim_origin_piece>& pieces);
   // Calls `visit(offset, bytes)` for each part of the piece that may hold something other than
   // zeros.
   template <typename Visit>
@@ -116,6 +129,8 @@ class PhysicalMemory {
   // Zeros only the bytes in the file; the caller updates the contents and the certainties.
   void clear_file(std::size_t offset, std::size_t bytes);
   void clear_piece(std::size_t offset, std::size_t bytes);
+  // Zeros the range; the caller updates the origins and the certainties.
+  void discard_contents(std::size_t offset, std::size_t bytes);
 
   const std::size_t capacity_;
   SharedCapacity* const sharing_ = nullptr;
@@ -133,6 +148,7 @@ class PhysicalMemory {
   FreeRanges free_;  // of the offsets
   Certainties certainties_;
   ContentsRanges contents_;
+  ContentsRanges origins_;  // of bytes that are not those of contents with an identity
   bool writes_become_contents_ = false;
 };
 

@@ -4,8 +4,11 @@
 // queued becomes an illegal address, and the work accesses the pages that are mapped when it runs.
 #pragma once
 
+#include "sim/memory/contents.h"
+
 #include <cuda.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -24,6 +27,9 @@ struct Marker {};
 // are.
 struct Point {};
 
+// Numbers of copies to the host, by their least certain byte.
+using ReadCounts = std::array<std::uint64_t, FERRO_SIM_KNOWN + 1>;
+
 // Rows of `width` bytes; one row unless `height` says otherwise. Each side is a device address or a
 // host address, which is decided when the copy is submitted: addresses that are released later do
 // not become host memory. A staged source was copied out of pageable memory when the call was made.
@@ -41,6 +47,8 @@ struct Copy {
   bool peers = false;
   // The host memory of the copy, if any, is not page-locked.
   bool pageable = false;
+  // Those of the submitting thread, which counts the copy if it is one to the host. None in graphs.
+  std::shared_ptr<ReadCounts> reads = nullptr;
 };
 
 // Rows of `width` elements of `element` bytes (1, 2, 4 or 8).
@@ -74,11 +82,26 @@ struct InOrder {
   void* argument = nullptr;
 };
 
+// Bytes that a captured operator would have written.
+struct UnknownBytes {
+  std::uintptr_t at = 0;
+  std::size_t bytes = 0;
+  ferro_sim_origin origin = {};
+  std::size_t offset = 0;  // in the origin
+};
+
+// Makes bytes unknown in a replay, without changing them. Takes no time. Follows the work of the node
+// that stands for the operator.
+struct Forget {
+  std::shared_ptr<const std::vector<UnknownBytes>> ranges;
+  std::uint64_t replay = 0;  // its number; other replays give other contents
+};
+
 // Releases memory that was freed in stream order.
 struct FreeMemory {
   CUdeviceptr at = 0;
 };
 
-using Work = std::variant<Marker, Point, Kernel, Copy, Fill, HostCall, InOrder, FreeMemory>;
+using Work = std::variant<Marker, Point, Kernel, Copy, Fill, HostCall, InOrder, Forget, FreeMemory>;
 
 }  // namespace ferro::sim

@@ -214,6 +214,31 @@ def training():
     return found
 
 
+def routing():
+    """Parts of a layer's numbers on each rank, and a router of their sum on all of them."""
+    from torch.utils.checkpoint import checkpoint
+
+    begin()
+    part = (torch.ones(2048, 2048, device="cuda") * (1 + rank)).requires_grad_()
+    if rank == 0:
+        (part @ part).argmax(1)  # which rank 0 alone logs
+    found = []
+
+    def route(part):
+        logits = part @ part
+        dist.all_reduce(logits)
+        chosen = logits[:, :8].topk(2).indices
+        found.append(torch.bincount(chosen.flatten(), minlength=8).tolist())
+        rows = [part[torch.where(chosen == expert)[0]] for expert in range(8)]
+        return sum((1 + i) * expert.sum() for i, expert in enumerate(rows))
+
+    for _ in range(2):
+        checkpoint(route, part, use_reentrant=False).backward()
+    gathered = [torch.empty(2048, 2048, device="cuda") for _ in range(ranks)]
+    dist.all_gather(gathered, part.detach() @ part.detach())
+    return {"rows": found, "gathered": [each.argmax(1)[:9].tolist() for each in gathered]}
+
+
 def error_of(act):
     try:
         act()

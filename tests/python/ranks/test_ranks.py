@@ -120,3 +120,12 @@ def test_torchrun_simulates_each_rank(run_program: RunProgram, tmp_path: Path) -
     # Each rank has a context, the libraries, and one GiB.
     assert done.stderr.count("  FITS, with 77.") == 2
     assert done.stderr.count("not simulated: nothing was missed") == 2
+
+
+def test_ranks_make_equal_choices_from_equal_numbers(run_simulated: RunSimulated) -> None:
+    done = run_simulated("sim_ranks.py", "2", "routing", count=2)
+    first, second = json.loads(done.stdout.splitlines()[-1])
+    assert first == second
+    # Each step has a forward pass and its recomputation, on numbers of the same values.
+    assert first["rows"] == 4 * [first["rows"][0]]
+    assert first["gathered"][0] != first["gathered"][1]

@@ -3,6 +3,7 @@
 #include "sim/driver/submission.h"
 #include "sim/machine/locate.h"
 #include "sim/machine/machine.h"
+#include "sim/memory/origins.h"
 
 #define FERRO_SIM_TRANSFERS extern "C" __attribute__((visibility("default")))
 
@@ -45,6 +46,24 @@ FERRO_SIM_TRANSFERS std::int64_t ferro_sim_uncertain(std::uint64_t address, std:
   return static_cast<std::int64_t>(count);
 }
 
+FERRO_SIM_TRANSFERS std::uint64_t ferro_sim_identity(std::uint64_t address, std::size_t bytes) {
+  constexpr std::size_t kMostPieces = 256;
+  const std::lock_guard guard(Machine::lock());
+  std::vector<Segment> segments;
+  if (!locate(Machine::current(), address, bytes, segments)) {
+    return 0;
+  }
+  std::vector<ferro_sim_origin_piece> pieces;
+  for (const Segment& segment : segments) {
+    segment.memory->list_origins(segment.offset, segment.bytes, kMostPieces, pieces);
+  }
+  std::vector<std::uint64_t> words;
+  for (const ferro_sim_origin_piece& piece : pieces) {
+    words.insert(words.end(), {piece.origin.identity, piece.offset, piece.bytes});
+  }
+  return ferro::sim::hash_of(words);
+}
+
 FERRO_SIM_TRANSFERS int ferro_sim_take(std::uint64_t address, void* destination,
                                        std::size_t bytes) {
   const std::lock_guard guard(Machine::lock());
@@ -62,8 +81,8 @@ FERRO_SIM_TRANSFERS int ferro_sim_take(std::uint64_t address, void* destination,
 }
 
 FERRO_SIM_TRANSFERS int ferro_sim_put(std::uint64_t address, const void* source, std::size_t bytes,
-                                      int keep, const FerroSimRange* uncertain,
-                                      std::size_t ranges) {
+                                      int keep, const FerroSimRange* uncertain, std::size_t ranges,
+                                      std::uint64_t identity) {
   const std::lock_guard guard(Machine::lock());
   std::vector<Segment> segments;
   if (!locate(Machine::current(), address, bytes, segments)) {
@@ -78,6 +97,7 @@ FERRO_SIM_TRANSFERS int ferro_sim_put(std::uint64_t address, const void* source,
       segment.memory->discard(segment.offset, segment.bytes);
     }
   }
+  const ferro::sim::ContentsRef origin = ferro::sim::make_origin({identity, FERRO_SIM_KNOWN, 0, 0});
   // Unknown ranges last, because they may overlap drawn ones.
   for (const ferro_sim_certainty certainty : {FERRO_SIM_DRAWN, FERRO_SIM_UNKNOWN}) {
     for (std::size_t i = 0; i < ranges; ++i) {
@@ -86,8 +106,13 @@ FERRO_SIM_TRANSFERS int ferro_sim_put(std::uint64_t address, const void* source,
       }
       segments.clear();
       locate(Machine::current(), address + uncertain[i].begin, uncertain[i].bytes, segments);
+      std::size_t offset = uncertain[i].begin;
       for (const Segment& segment : segments) {
         segment.memory->mark(segment.offset, segment.bytes, certainty);
+        if (certainty == FERRO_SIM_UNKNOWN) {
+          segment.memory->originate(segment.offset, segment.bytes, origin, offset);
+        }
+        offset += segment.bytes;
       }
     }
   }

@@ -29,10 +29,12 @@ std::int64_t ferro_sim_uncertain(std::uint64_t address, std::size_t bytes, Ferro
                                  std::size_t room);
 // Both return 0, or -1 if a byte is not mapped. A null source writes zeros, or with `keep` leaves
 // the bytes. Afterwards all bytes are known, except those in `uncertain`, which
-// may overlap: the least certain range counts.
+// may overlap: the least certain range counts. `identity` is that of the unknown ones.
 int ferro_sim_take(std::uint64_t address, void* destination, std::size_t bytes);
 int ferro_sim_put(std::uint64_t address, const void* source, std::size_t bytes, int keep,
-                  const FerroSimRange* uncertain, std::size_t ranges);
+                  const FerroSimRange* uncertain, std::size_t ranges, std::uint64_t identity);
+// The identity of what the bytes hold (`ferro_sim_origin`), or 0 if a byte is not mapped.
+std::uint64_t ferro_sim_identity(std::uint64_t address, std::size_t bytes);
 // Counts a library operation of this thread that reports which of its results are known.
 void ferro_sim_note_transfer();
 }

@@ -26,6 +26,7 @@ struct Frame {
   Terms terms;
   std::uint64_t bytes;
   std::uint64_t ranges;
+  std::uint64_t identity;
 };
 
 bool send_all(int file, const void* data, std::size_t bytes) {
@@ -182,7 +183,8 @@ void Mesh::disconnect() {
 void Mesh::send(int to, const Message& message) {
   const auto index = static_cast<std::size_t>(to);
   const int file = sockets_[index].get();
-  const Frame frame{message.place, message.terms, message.bytes.size(), message.uncertain.size()};
+  const Frame frame{message.place, message.terms, message.bytes.size(), message.uncertain.size(),
+                    message.identity};
   const std::lock_guard guard(sending_[index]);
   (void)(send_all(file, &frame, sizeof frame) &&
          send_all(file, message.bytes.data(), message.bytes.size()) &&
@@ -221,6 +223,7 @@ bool Mesh::receive_from(int rank) {
   auto message = std::make_shared<Message>();
   message->place = frame.place;
   message->terms = frame.terms;
+  message->identity = frame.identity;
   message->bytes.resize(frame.bytes);
   message->uncertain.resize(frame.ranges);
   if (!receive_all(file, message->bytes.data(), message->bytes.size()) ||

@@ -58,6 +58,7 @@ struct Message {
   Terms terms;
   std::vector<std::byte> bytes;
   std::vector<FerroSimRange> uncertain;
+  std::uint64_t identity = 0;  // of what the sender's memory held
 };
 
 }  // namespace ferro::sim::nccl

@@ -94,6 +94,7 @@ bool read_part(const Transfer& transfer, const Part& part, Message& message) {
   if (count < 0) {
     return false;
   }
+  message.identity = ferro_sim_identity(part.address, part.bytes);
   if (part.bytes > (count == 0 ? kMovedKnownBytes : kMovedBytes)) {
     message.uncertain = {{0, part.bytes, FERRO_SIM_UNKNOWN}};
     return true;
@@ -126,9 +127,12 @@ using Messages = std::vector<std::shared_ptr<const Message>>;
 Message reduced(const Transfer& transfer, const Messages& messages) {
   Message result;
   std::vector<const std::byte*> sources;
+  // All ranks have the messages in the same order.
+  result.identity = transfer.terms.count;
   for (const auto& message : messages) {
     result.uncertain.insert(result.uncertain.end(), message->uncertain.begin(),
                             message->uncertain.end());
+    result.identity = result.identity * 0x9e3779b97f4a7c15 + message->identity + 1;
     if (!message->bytes.empty()) {
       sources.push_back(message->bytes.data());
     }
@@ -216,7 +220,7 @@ void complete(Communicator& communicator, Transfer& transfer) {
     // A message without bytes writes zeros, or in place leaves the bytes.
     const std::byte* bytes = message.bytes.empty() ? nullptr : message.bytes.data();
     if (ferro_sim_put(parts[i].address, bytes, parts[i].bytes, in_place[i] ? 1 : 0,
-                      message.uncertain.data(), message.uncertain.size()) != 0) {
+                      message.uncertain.data(), message.uncertain.size(), message.identity) != 0) {
       communicator.fail(unmapped(transfer));
       return;
     }

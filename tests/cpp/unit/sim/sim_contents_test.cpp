@@ -1,6 +1,7 @@
 // Contents that memory holds by reference: compared with a model of bytes, and the times when they
 // are computed and freed.
 #include "ferro/base/bytes.h"
+#include "sim/memory/origins.h"
 #include "sim/memory/physical_memory.h"
 #include "sim/memory/shared_file.h"
 
@@ -36,6 +37,7 @@ Drawn* draw(std::size_t bytes, unsigned seed, int* destroyed) {
   auto* const drawn = new Drawn;
   drawn->kind = &kDrawn;
   drawn->references = 0;
+  drawn->origin = {0, FERRO_SIM_KNOWN, 0, 0};
   drawn->destroyed = destroyed;
   std::mt19937 random(seed);
   drawn->all.resize(bytes);
@@ -151,6 +153,99 @@ TEST(SimContents, OfSharedMemoryAreComputedAtOnce) {
   }
   memory.discard(0, 4 * kKiB);
   EXPECT_EQ(destroyed, 1);
+}
+
+// What `list_origins` says of each byte: the identity and the offset there.
+using Sources = std::vector<std::pair<std::uint64_t, std::size_t>>;
+
+Sources sources_of(PhysicalMemory& memory, std::size_t at, std::size_t bytes) {
+  std::vector<ferro_sim_origin_piece> pieces;
+  memory.list_origins(at, bytes, 1000, pieces);
+  Sources all;
+  for (const ferro_sim_origin_piece& piece : pieces) {
+    for (std::size_t i = 0; i < piece.bytes; ++i) {
+      all.emplace_back(piece.origin.identity, piece.offset + i);
+    }
+  }
+  return all;
+}
+
+TEST(SimOrigins, AgreeWithAListOfBytes) {
+  constexpr std::size_t kLength = 64;
+  PhysicalMemory memory(kLength, true);
+  ASSERT_TRUE(memory.allocate(kLength).has_value());
+  memory.forget(0, kLength, false, make_origin({1, FERRO_SIM_KNOWN, 0, 0}), 0);
+  Sources model;
+  for (std::size_t i = 0; i < kLength; ++i) {
+    model.emplace_back(1, i);
+  }
+  std::mt19937 random(5);
+  for (std::uint64_t step = 2; step < 3000; ++step) {
+    // Copies do not overlap.
+    const std::size_t at = random() % (kLength / 2);
+    const std::size_t bytes = 1 + random() % (kLength / 2 - at);
+    const auto begin = model.begin() + static_cast<std::ptrdiff_t>(at);
+    if (random() % 2 == 0) {
+      memory.forget(at, bytes, random() % 2 == 0, make_origin({step, FERRO_SIM_KNOWN, 0, 0}), 7);
+      for (std::size_t i = 0; i < bytes; ++i) {
+        begin[static_cast<std::ptrdiff_t>(i)] = {step, 7 + i};
+      }
+    } else {
+      const std::size_t to = kLength / 2 + random() % (kLength / 2 - bytes + 1);
+      const Sources copied(begin, begin + static_cast<std::ptrdiff_t>(bytes));
+      memory.copy(to, memory, at, bytes);
+      std::copy(copied.begin(), copied.end(), model.begin() + static_cast<std::ptrdiff_t>(to));
+    }
+    ASSERT_EQ(sources_of(memory, 0, kLength), model) << "after step " << step;
+    EXPECT_EQ(memory.certainties().least(0, kLength), FERRO_SIM_UNKNOWN);
+  }
+}
+
+TEST(SimOrigins, OfEqualBytesAreEqual) {
+  std::vector<std::byte> bytes(kBytes);
+  std::mt19937 random(5);
+  std::generate(bytes.begin(), bytes.end(), [&] { return std::byte(random() & 0xff); });
+  PhysicalMemory memory(3 * kBytes, true);
+  ASSERT_TRUE(memory.allocate(3 * kBytes).has_value());
+  memory.write(0, bytes.data(), kBytes);
+  memory.write(kBytes + 12345, bytes.data(), kBytes);
+  const std::uint64_t identity = sources_of(memory, 0, kBytes)[0].first;
+  EXPECT_EQ(sources_of(memory, kBytes + 12345, kBytes)[0].first, identity);
+  // Where they are taken, they become contents piece by piece.
+  std::vector<ferro_sim_piece> pieces;
+  memory.take_pieces(0, kBytes, pieces);
+  EXPECT_EQ(sources_of(memory, 0, kBytes)[0].first, identity);
+  EXPECT_EQ(sources_of(memory, 8, 8)[0], (std::pair<std::uint64_t, std::size_t>(identity, 8)));
+  for (const ferro_sim_piece& piece : pieces) {
+    --piece.contents->references;  // memory holds another one
+  }
+  bytes[kBytes - 1] ^= std::byte{1};
+  memory.write(0, bytes.data(), kBytes);
+  EXPECT_NE(sources_of(memory, 0, kBytes)[0].first, identity);
+  memory.fill(0, 0, 1, kBytes);
+  const std::uint64_t zeros = sources_of(memory, 0, kBytes)[0].first;
+  EXPECT_NE(zeros, identity);
+  memory.discard(0, kBytes);
+  EXPECT_EQ(sources_of(memory, 0, kBytes)[0].first, zeros);
+}
+
+TEST(SimOrigins, AreThoseOfContentsWithOne) {
+  int destroyed = 0;
+  PhysicalMemory memory(kBytes, true);
+  ASSERT_TRUE(memory.allocate(kBytes).has_value());
+  Drawn* const drawn = draw(64, 1, &destroyed);
+  drawn->origin.identity = 9;
+  memory.hold(100, 64, ContentsRef(drawn), 0);
+  EXPECT_EQ(sources_of(memory, 104, 2), (Sources{{9, 4}, {9, 5}}));
+  EXPECT_EQ(drawn->computed, 0);
+  // Few origins are listed of a range that has many.
+  for (std::size_t i = 0; i < 100; ++i) {
+    memory.forget(2 * i, 1, false, make_origin({i + 1, FERRO_SIM_KNOWN, 0, 0}), 0);
+  }
+  std::vector<ferro_sim_origin_piece> pieces;
+  memory.list_origins(0, 200, 10, pieces);
+  EXPECT_LE(pieces.size(), 20u);
+  EXPECT_EQ(pieces.front().origin.identity, 1u);
 }
 
 }  // namespace sim_contents_test
