@@ -25,7 +25,8 @@ def side_by_side() -> list[str]:
     """The arguments for parallel tests; none on a GPU, whose memory the tests would share."""
     if gpu_count() > 0 or importlib.util.find_spec("xdist") is None:
         return []
-    return ["-n", str(JOBS)]
+    # More workers than cores, because programs wait for processes and timeouts part of the time.
+    return ["-n", str(JOBS + min(JOBS // 2, 4))]
 
 
 def tail(log: Path) -> str:
