@@ -49,8 +49,8 @@ TEST(LimitedWaitTest, AnErrorIsThatOfTheCaller) {
 TEST(LimitedWaitTest, WaitsThatWereGivenUpDoNotPileUp) {
   std::promise<void> release;
   const std::shared_future<void> released = release.get_future().share();
-  LimitedWait limited;
   std::atomic<int> started = 0;
+  LimitedWait limited;  // its destructor waits for threads that use the others
   for (int i = 0; i < 100; ++i) {
     EXPECT_FALSE(limited.run(
         [&] {
