@@ -255,9 +255,9 @@ class Quantizer(nn.Module):
             counts.mul_(0.99).add_(torch.bincount(nearest, minlength=len(book)), alpha=0.01)
             means = torch.zeros_like(book).index_add_(0, nearest, rows)
             # Codes without members start again at a frame.
-            anew = rows[torch.randint(len(rows), (len(book),), device=rows.device)]
+            restarted = rows[torch.randint(len(rows), (len(book),), device=rows.device)]
             moved = book.lerp(means / counts.clamp(min=0.01)[:, None], 0.01)
-            book.copy_(torch.where(counts[:, None] < 0.1, anew, moved))
+            book.copy_(torch.where(counts[:, None] < 0.1, restarted, moved))
             total = total + coded
             left = left - coded
         # The decoder's gradient passes to the encoder as it is.
