@@ -43,6 +43,19 @@ struct HostPart {
   OperatorTraits traits;
 };
 
+// Runs the operator, whose sparse result gets these indices and values.
+void run_between(Evaluation& indices, Evaluation& values, Stack& stack,
+                 const std::function<void()>& run) {
+  indices.begin();
+  values.begin();
+  run();
+  const Parts found(stack.back().toTensor());
+  Stack found_indices = {found.indices};
+  Stack found_values = {found.values};
+  indices.end(found_indices);
+  values.end(found_values);
+}
+
 void coalesce(Stack& stack, const std::function<void()>& run) {
   static const HostPart of_indices("ferro_sim::coalesced_indices", "aten::_coalesce");
   static const HostPart of_values("ferro_sim::coalesced_values", "aten::_coalesce");
@@ -54,14 +67,7 @@ void coalesce(Stack& stack, const std::function<void()>& run) {
   // The number of rows does not depend on the values.
   Evaluation indices(of_indices.op, of_indices.traits, {given.indices, given.sizes});
   Evaluation values(of_values.op, of_values.traits, {given.indices, given.values, given.sizes});
-  indices.begin();
-  values.begin();
-  run();
-  const Parts found(stack.back().toTensor());
-  Stack found_indices = {found.indices};
-  Stack found_values = {found.values};
-  indices.end(found_indices);
-  values.end(found_values);
+  run_between(indices, values, stack, run);
 }
 
 // add.out(Tensor self, Tensor other, *, Scalar alpha, Tensor(a!) out)
@@ -133,14 +139,7 @@ void index_select(Stack& stack, const std::function<void()>& run) {
                      {given.indices, given.sizes, dimension, index});
   Evaluation values(of_values.op, of_values.traits,
                     {given.indices, given.values, given.sizes, dimension, index});
-  indices.begin();
-  values.begin();
-  run();
-  const Parts found(stack.back().toTensor());
-  Stack found_indices = {found.indices};
-  Stack found_values = {found.values};
-  indices.end(found_indices);
-  values.end(found_values);
+  run_between(indices, values, stack, run);
 }
 
 // The kernels of the parts.

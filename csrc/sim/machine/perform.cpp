@@ -180,8 +180,7 @@ void forget(Machine& machine, const Forget& forget) {
     const ContentsRef held = make_origin(origin);
     std::size_t offset = range.offset;
     for (const Segment& segment : segments) {
-      segment.memory->mark(segment.offset, segment.bytes, FERRO_SIM_UNKNOWN);
-      segment.memory->originate(segment.offset, segment.bytes, held, offset);
+      segment.memory->forget(segment.offset, segment.bytes, true, held, offset);
       offset += segment.bytes;
     }
   }
