@@ -32,11 +32,11 @@ SMOKE_SIZES: dict[str, tuple[int, int]] = {
 MEMORY_GIB, ADDRESSES_TIB = 192, 128  # of a device, and of a process
 ROUNDS, MILLISECONDS = 5, 50
 
-# With b blocks in a heap, f of them free and larger than 1 MiB, and m <= 1,024 of them unmerged; k
+# With b blocks in a heap, f of them free: those larger than 1 MiB, or those of one smaller size; k
 # handles that a step moves, takes or releases; h heaps, of which c changed since the last query and
 # g have free pages; p pools.
 COMPLEXITY: Mapping[str, str] = {
-    "hit, a size that repeats": "1",
+    "hit, a size that repeats": "log f",
     "hit, split and merged back": "log f",
     "hit, two streams in turns": "c",
     "free in random order": "log f + c",
@@ -45,9 +45,9 @@ COMPLEXITY: Mapping[str, str] = {
     "free: the slowest, in the thread's own time": "log f + c",
     "free of 512 B, 20,000 in a row": "log f",
     "free of 512 B: the slowest, in the thread's own time": "log f",
-    "miss that moves pages": "m log f + k",
-    "miss that takes idle pages": "m log f + k",
-    "miss that grows": "m log f + k + c",
+    "miss that moves pages": "log f + k",
+    "miss that takes idle pages": "log f + k",
+    "miss that grows": "log f + k + c",
     "allocate, record_stream, free, collect": "1",
     "collect while 100 frees wait": "streams waited for",
     "DeviceStats::read": "c",
@@ -55,7 +55,7 @@ COMPLEXITY: Mapping[str, str] = {
     "view": "h",
     "largest_free_block": "h",
     "counters": "1",
-    "bytes_from_driver": "m log f + g",
+    "bytes_from_driver": "log f + g",
     "reserved_by_pool": "p",
     "hold_pool": "log p",
     "first allocation in a pool": "log p",

@@ -28,10 +28,9 @@ namespace ferro {
 namespace {
 
 constexpr std::size_t kRepeating = 4 * kKiB;
-// A size above that of unmerged blocks.
-constexpr std::size_t kMerged = 3 * kMiB;
+// A size above that of small blocks.
+constexpr std::size_t kLarge = 3 * kMiB;
 constexpr std::size_t kPage = World::kPage;
-// More small frees than the bins hold.
 constexpr std::size_t kSmallFrees = 20'000;
 constexpr std::size_t kNewPools = 32;
 constexpr std::size_t kWaitingFrees = 100;
@@ -56,7 +55,7 @@ Figures repeating_hit(World& world, const Effort& effort) {
 
 Figures split_and_merge(World& world, const Effort& effort) {
   pair(world, 32 * kMiB);
-  return {effort.of_loops([&] { pair(world, kMerged); })};
+  return {effort.of_loops([&] { pair(world, kLarge); })};
 }
 
 Figures two_streams(World& world, const Effort& effort) {

@@ -54,7 +54,7 @@ class DeviceModel {
   static constexpr std::array<PoolId, 6> kPools = {kDefaultPool, PoolId{0, 5},  PoolId{6, 0},
                                                    PoolId{0, 9}, PoolId{0, 11}, PoolId{0, 13}};
 
-  // A full check merges unmerged blocks, so it usually does not follow every step.
+  // A full check looks at all blocks, so it usually does not follow every step.
   static constexpr unsigned kLookEvery = 8;
 
   DeviceModel(const World& world, const std::string& settings, unsigned look_every = kLookEvery)

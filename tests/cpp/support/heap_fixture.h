@@ -58,7 +58,7 @@ class HeapFixture : public ::testing::Test {
   }
   ~HeapFixture() override { FaultyApi::reset(); }
 
-  // Checks the invariants. Merges unmerged blocks, as every view does.
+  // Checks the invariants.
   void check(Heap& heap) {
     heap.check_invariants();
     const HeapView view = heap.view();

@@ -35,12 +35,17 @@ def everything_is_returned_by_empty_cache():
 
 
 @check
-def large_requests_that_fit_get_their_former_addresses():
+def requests_that_fit_get_their_former_addresses():
     draw = random.Random(7)
     sequences = {
         "equal": [8 * MIB] * 9,
-        "small": [3 * MIB] * 40,
+        "of 3 MiB": [3 * MIB] * 40,
         "mixed": [draw.randrange(3 * MIB, 39 * MIB) // 2 for _ in range(30)],
+        "small": [4 * KIB] * 100,
+        "of half a MiB": [512 * KIB] * 300,
+        "of one MiB": [MIB] * 100,
+        "many": [512] * 1500,
+        "small and mixed": [draw.randrange(512, 500 * KIB) for _ in range(200)],
     }
     orders = {
         "in order": list,

@@ -3,20 +3,10 @@
 #include "ferro/base/check.h"
 
 #include <algorithm>
-#include <array>
 #include <iterator>
 #include <utility>
 
 namespace ferro {
-namespace {
-
-void prefetch(const Block* a, const Block* b) {
-  __builtin_prefetch(a);
-  __builtin_prefetch(b);
-}
-
-}  // namespace
-
 Block* BlockTiling::add_span(std::unique_ptr<Span> span) {
   Block* block = blocks_.make();
   block->ptr = span->base();
@@ -47,45 +37,10 @@ Span* BlockTiling::span_around(DevicePtr ptr) const {
   return ptr < span->base() + span->bytes() ? span : nullptr;
 }
 
-// Empties full bins, so that they accept the sizes that repeat now. Each free merges only some of
-// the blocks: merging all at once made one free in 20,000 take 4 ms.
-void BlockTiling::insert_beyond_bins(Block* block) {
-  prefetch(block->prev, block->next);
-  if (block->size <= UnmergedBins::kMaxBlock) {
-    unmerged_.close();
-    merge_some();
-    if (unmerged_.count() == 0) {
-      unmerged_.open();
-    }
-  }
-  insert_merged(block);
-}
-
-// With a million blocks, the blocks that a merge touches are in no cache, and it spends nearly all
-// of its time waiting for memory. Merging several blocks together overlaps these waits.
-void BlockTiling::merge_some() {
-  std::array<Block*, kMergedTogether> blocks{};
-  std::size_t count = 0;
-  while (count < blocks.size() && unmerged_.count() != 0) {
-    blocks[count] = unmerged_.pop_largest();
-    prefetch(blocks[count]->prev, blocks[count]->next);
-    ++count;
-  }
-  const std::span taken(blocks.data(), count);
-  for (const Block* block : taken) {
-    for (const Block* neighbour : {block->prev, block->next}) {
-      if (neighbour != nullptr && neighbour->is_free()) {
-        prefetch(neighbour->left, neighbour->right);
-        prefetch(neighbour->prev, neighbour->next);
-      }
-    }
-  }
-  for (Block* block : taken) {
-    insert_merged(block);
-  }
-}
-
-Block* BlockTiling::insert_merged(Block* block) {
+Block* BlockTiling::insert(Block* block) {
+  // With many blocks both neighbours are in no cache: their reads overlap.
+  __builtin_prefetch(block->prev);
+  __builtin_prefetch(block->next);
   block->state = BlockState::kFree;
   block = merge_neighbours(block, [this](Block* neighbour) { free_.remove(neighbour); });
   free_.insert(block);
@@ -96,13 +51,6 @@ Block* BlockTiling::insert_merged(Block* block) {
 void BlockTiling::put_unchanged(Block* block) {
   block->state = BlockState::kFree;
   free_.insert(block);
-}
-
-void BlockTiling::merge_all() {
-  while (unmerged_.count() != 0) {
-    merge_some();
-  }
-  unmerged_.open();
 }
 
 // Merges a block with its neighbours of the same state, after `leave_index(neighbour)` of each.
@@ -307,7 +255,7 @@ void BlockTiling::wake(Span& span, DevicePtr begin, std::span<const HandleRange>
     if (was_retired) {
       retire(block);
     } else {
-      insert_merged(block);
+      insert(block);
     }
   }
 }
@@ -330,7 +278,7 @@ void BlockTiling::free_asleep(Block* block) {
     if (asleep) {
       mark_asleep(block);
     } else {
-      insert_merged(block);
+      insert(block);
     }
     if (is_last) {
       return;
@@ -379,7 +327,7 @@ void BlockTiling::unretire_all() {
   });
   for (Block* block : retired) {
     scratch_.retired_bytes -= block->size;
-    insert_merged(block);
+    insert(block);
   }
 }
 
@@ -398,11 +346,9 @@ void BlockTiling::unback(Span& span, const PageRun& run) {
 
 void BlockTiling::check_invariants() const {
   free_.check_invariants();
-  unmerged_.check_invariants();
   gaps_.check_invariants();
   std::size_t blocks = 0;
   std::size_t free_blocks = 0;
-  std::size_t unmerged = 0;
   std::size_t gaps = 0;
   std::size_t reserved = 0;
   std::size_t backed = 0;
@@ -435,14 +381,13 @@ void BlockTiling::check_invariants() const {
       check_sleep(*block);
       ++blocks;
       free_blocks += block->is_free() ? 1 : 0;
-      unmerged += block->state == BlockState::kUnmerged ? 1 : 0;
       gaps += block->state == BlockState::kGap ? 1 : 0;
       expected = block->end();
     }
     FERRO_CHECK(expected == span.base() + span.bytes());
   }
   FERRO_CHECK(blocks == blocks_.in_use());
-  FERRO_CHECK(free_blocks == free_.count() && unmerged == unmerged_.count());
+  FERRO_CHECK(free_blocks == free_.count());
   FERRO_CHECK(gaps == gaps_.count());
   FERRO_CHECK(reserved == reserved_bytes_ && backed == backed_pages_);
   FERRO_CHECK(borrowed == scratch_.borrowed_pages && retired == scratch_.retired_bytes);

@@ -5,19 +5,18 @@
 //  * the blocks of a span tile it; prev/next mirror the addresses; the span's index holds exactly
 //    the starts of all blocks;
 //  * no two neighbours are both free, both gaps or both retired;
-//  * the free index has exactly the free blocks, the bins the unmerged ones, the gap index gaps;
+//  * the free index has exactly the free blocks, the gap index the gaps;
 //  * a free block's stamp is the latest of the blocks merged into it;
 //  * backed_pages() == filled slots of all spans, scratch().borrowed_pages == those of borrowed
 //    handles, scratch().retired_bytes == bytes of retired blocks; sleep().pages == those of handles
 //    that are asleep, sleep().free_bytes == bytes of blocks that are;
-//  * a block is asleep only on handles that are, and a free, unmerged or retired one only on others.
+//  * a block is asleep only on handles that are, and a free or retired one only on others.
 #pragma once
 
 #include "ferro/core/blocks/block_slab.h"
 #include "ferro/core/blocks/free_index.h"
 #include "ferro/core/blocks/gap_index.h"
 #include "ferro/core/blocks/span.h"
-#include "ferro/core/blocks/unmerged_bins.h"
 #include "ferro/core/policy/growth.h"
 #include "ferro/core/policy/whole_pages.h"
 #include "ferro/core/types/handle_range.h"
@@ -56,29 +55,17 @@ class BlockTiling {
   Span* span_around(DevicePtr ptr) const;
   std::size_t reserved_bytes() const { return reserved_bytes_; }
 
-  // Free memory. O(1) for unmerged blocks, else O(log blocks).
-  Block* pop_unmerged(std::size_t size) { return unmerged_.pop(size); }
+  // Free memory.
   const FreeIndex& free_blocks() const { return free_; }
-  // Frees a block that is in no index: keeps it unmerged for the next request of its size, or
-  // merges it with its free neighbours.
-  void insert(Block* block) {
-    if (unmerged_.accepts(block->size)) [[likely]] {
-      unmerged_.push(block);
-    } else {
-      insert_beyond_bins(block);
-    }
-  }
-  // Like `insert`, but always merges. Returns the merged block.
-  Block* insert_merged(Block* block);
-  // Merges all unmerged blocks, at most UnmergedBins::kMaxBlocks.
-  void merge_all();
+  // Frees a block that is in no index, and merges it with its free neighbours. Returns the merged
+  // block.
+  Block* insert(Block* block);
   // Removes a free block from the index. The caller sets its state.
   void take(Block* block) { free_.remove(block); }
   // Whether a free block of at least a page has appeared since the last call.
   bool was_page_freed() { return std::exchange(page_was_freed_, false); }
   // Puts a block whose neighbours are not free back into the index.
   void put_unchanged(Block* block);
-  std::size_t unmerged_bytes() const { return unmerged_.bytes(); }
 
   // Cuts `block` down to `size`; the rest becomes its next neighbour, in `tail_state` and no index.
   void split_tail(Block* block, std::size_t size, BlockState tail_state);
@@ -157,8 +144,8 @@ class BlockTiling {
   // Frees all retired memory. O(blocks).
   void unretire_all();
 
-  // Sleep. Puts the handle that begins at `begin` to sleep, and its free and retired blocks with it;
-  // none of them is unmerged. Returns the handle and appends the retired parts to `retired`.
+  // Sleep. Puts the handle that begins at `begin` to sleep, and its free and retired blocks with
+  // it. Returns the handle and appends the retired parts to `retired`.
   PageHandle put_to_sleep(Span& span, DevicePtr begin, std::vector<PageRun>* retired);
   // Backs the handle's addresses with these handles, of as many pages, and makes its blocks that
   // are asleep free again, or retired where they were.
@@ -196,10 +183,7 @@ class BlockTiling {
  private:
   // The most free blocks whose gaps are considered for one request.
   static constexpr std::size_t kMaxCandidates = 64;
-  static constexpr std::size_t kMergedTogether = 8;
 
-  void insert_beyond_bins(Block* block);
-  void merge_some();
   template <typename LeaveIndex>
   Block* merge_neighbours(Block* block, LeaveIndex leave_index);
   void mark_asleep(Block* block);
@@ -215,7 +199,6 @@ class BlockTiling {
   Scratch scratch_;
   bool page_was_freed_ = false;
   FreeIndex free_;
-  UnmergedBins unmerged_;
   GapIndex gaps_;
   BlockSlab blocks_;
 };

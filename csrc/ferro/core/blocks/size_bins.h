@@ -1,141 +1,137 @@
-// Blocks of up to 1 MiB in bins of their exact size, doubly linked by left and right, with a bitmap
-// of two levels that finds the first bin that is not empty. Every operation is O(1) and allocates
-// no host memory. Not thread-safe.
+// Free blocks of up to 1 MiB in bins of their exact size. Of a size, the block with the lowest
+// address comes first. A bin is a leftist heap of its blocks. Allocates no host memory. Not
+// thread-safe.
 //
-// Invariants: a block of `size` bytes is in bin size / kBlockAlignment; bit i of the bitmap == bin
-// i is not empty; bit i of its second level == word i of the first is not 0.
+// Cost: O(1) to find a size; O(log of the blocks of the size) to insert and remove, also at worst.
+//
+// Invariants: those of BinHeads; a block is in the bin of its size, and above its parent `up`;
+// rank == 1 + the right child's rank <= 1 + the left child's rank, where no child has rank 0.
 #pragma once
 
-#include "ferro/base/bytes.h"
 #include "ferro/base/check.h"
+#include "ferro/core/blocks/bin_heads.h"
 #include "ferro/core/types/block.h"
 
-#include <algorithm>
-#include <array>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 namespace ferro {
 
 class SizeBins {
  public:
-  // Less than a page: free blocks that contain whole pages are ordered by size and address.
-  static constexpr std::size_t kMaxSize = kMiB;
+  static constexpr std::size_t kMaxSize = BinHeads::kMaxSize;
 
-  void push_front(Block* block) {
-    const std::size_t bin = bin_of(block->size);
-    Block* const first = bins_[bin];
-    if (first == nullptr) {
-      words_[bin / 64] |= std::uint64_t{1} << (bin % 64);
-      filled_words_ |= std::uint64_t{1} << (bin / 64);
-    } else {
-      first->left = block;
-    }
-    block->left = nullptr;
-    block->right = first;
-    bins_[bin] = block;
-  }
-  // Inserts in front, or after the first block of its size if that has a lower address.
   void insert(Block* block) {
-    Block* const first = bins_[bin_of(block->size)];
-    if (first == nullptr || block->ptr < first->ptr) {
-      push_front(block);
-      return;
-    }
-    block->left = first;
-    block->right = first->right;
-    first->right = block;
-    if (block->right != nullptr) {
-      block->right->left = block;
-    }
+    block->left = block->right = block->up = nullptr;
+    block->rank = 1;
+    heads_.set_first(block->size, meld(heads_.first(block->size), block));
   }
   // `block` is in its bin.
   void remove(Block* block) {
-    const std::size_t bin = bin_of(block->size);
-    (block->left != nullptr ? block->left->right : bins_[bin]) = block->right;
-    if (block->right != nullptr) {
-      block->right->left = block->left;
+    Block* const rest = meld(block->left, block->right);
+    Block* parent = block->up;
+    if (rest != nullptr) {
+      rest->up = parent;
     }
-    block->left = block->right = nullptr;
-    if (bins_[bin] == nullptr) {
-      words_[bin / 64] &= ~(std::uint64_t{1} << (bin % 64));
-      if (words_[bin / 64] == 0) {
-        filled_words_ &= ~(std::uint64_t{1} << (bin / 64));
+    if (parent == nullptr) {
+      heads_.set_first(block->size, rest);
+    } else {
+      (parent->left == block ? parent->left : parent->right) = rest;
+      while (parent != nullptr && update(parent)) {
+        parent = parent->up;
       }
     }
+    block->left = block->right = block->up = nullptr;
   }
 
-  // A block of exactly `size` bytes, at most kMaxSize; null when there is none.
-  Block* first(std::size_t size) const { return bins_[bin_of(size)]; }
-  // A block of the smallest size from `size` (at most kMaxSize) on; null when there is none.
-  Block* first_from(std::size_t size) const {
-    const std::size_t bin = ceil_div(size, kBlockAlignment);
-    std::size_t word = bin / 64;
-    std::uint64_t bits = words_[word] & (~std::uint64_t{0} << (bin % 64));
-    if (bits == 0) {
-      const std::uint64_t later = word + 1 < 64 ? filled_words_ >> (word + 1) << (word + 1) : 0;
-      if (later == 0) {
-        return nullptr;
-      }
-      word = static_cast<std::size_t>(std::countr_zero(later));
-      bits = words_[word];
-    }
-    return bins_[word * 64 + static_cast<std::size_t>(std::countr_zero(bits))];
-  }
+  // The lowest block of the smallest size from `size` (at most kMaxSize) on; null when there is
+  // none.
+  Block* first_from(std::size_t size) const { return heads_.first_from(size); }
   // Null when empty.
-  Block* largest() const {
-    if (filled_words_ == 0) {
-      return nullptr;
-    }
-    const auto word = 63 - static_cast<std::size_t>(std::countl_zero(filled_words_));
-    return bins_[word * 64 + 63 - static_cast<std::size_t>(std::countl_zero(words_[word]))];
-  }
-  // Calls `visit(Block*)` from the largest size down, until it returns false. It must not change
-  // the bins.
+  Block* largest() const { return heads_.largest(); }
+  // Calls `visit(Block*)` from the largest size down, in no order within a size, until it returns
+  // false. It must not change the bins.
   template <typename Visit>
   void descend(Visit& visit) const {
-    for (std::size_t bin = filled_words_ != 0 ? kBins : 0; bin-- > 0;) {
-      for (Block* block = bins_[bin]; block != nullptr; block = block->right) {
+    heads_.descend([&](Block* block) {
+      for (; block != nullptr; block = next(block)) {
         if (!visit(block)) {
-          return;
+          return false;
         }
       }
-    }
+      return true;
+    });
   }
 
   // Recounts, calls `visit(const Block*)` for each block and throws InternalError on a mismatch.
   template <typename Visit>
   void check_invariants(Visit visit) const {
-    for (std::size_t word = 0; word < kWords; ++word) {
-      std::uint64_t filled = 0;
-      for (std::size_t bit = 0; bit < std::min<std::size_t>(64, kBins - word * 64); ++bit) {
-        filled |= std::uint64_t{bins_[word * 64 + bit] != nullptr} << bit;
-      }
-      FERRO_CHECK(filled == words_[word]);
-      FERRO_CHECK((filled != 0) == ((filled_words_ >> word & 1) != 0));
-      for (; filled != 0; filled &= filled - 1) {
-        const std::size_t bin = word * 64 + static_cast<std::size_t>(std::countr_zero(filled));
-        const Block* before = nullptr;
-        for (const Block* block = bins_[bin]; block != nullptr; block = block->right) {
-          FERRO_CHECK(block->left == before && block->size == bin * kBlockAlignment);
-          visit(block);
-          before = block;
+    heads_.check_invariants();
+    heads_.descend([&](Block* first) {
+      FERRO_CHECK(heads_.first(first->size) == first && first->up == nullptr);
+      for (Block* block = first; block != nullptr; block = next(block)) {
+        FERRO_CHECK(block->size == first->size);
+        FERRO_CHECK(block->rank == rank(block->right) + 1 && block->rank <= rank(block->left) + 1);
+        for (const Block* child : {block->left, block->right}) {
+          FERRO_CHECK(child == nullptr || (child->up == block && child->ptr > block->ptr));
         }
+        visit(block);
       }
-    }
+      return true;
+    });
   }
 
  private:
-  static constexpr std::size_t kBins = kMaxSize / kBlockAlignment + 1;
-  static constexpr std::size_t kWords = (kBins + 63) / 64;
-  static_assert(kWords <= 64, "one word says which words are not empty");
+  static std::uint8_t rank(const Block* block) { return block != nullptr ? block->rank : 0; }
 
-  static constexpr std::size_t bin_of(std::size_t size) { return size / kBlockAlignment; }
+  // Makes the invariant of the rank hold for a block whose children changed. Whether its rank
+  // changed.
+  static bool update(Block* block) {
+    if (rank(block->left) < rank(block->right)) {
+      std::swap(block->left, block->right);
+    }
+    const auto now = static_cast<std::uint8_t>(rank(block->right) + 1);
+    return std::exchange(block->rank, now) != now;
+  }
 
-  std::uint64_t filled_words_ = 0;
-  std::array<std::uint64_t, kWords> words_{};
-  std::array<Block*, kBins> bins_{};
+  // Joins two heaps, either of which may be null, along their rightmost paths.
+  static Block* meld(Block* a, Block* b) {
+    Block* root = nullptr;
+    Block** link = &root;
+    Block* parent = nullptr;
+    while (a != nullptr && b != nullptr) {
+      if (b->ptr < a->ptr) {
+        std::swap(a, b);
+      }
+      *link = a;
+      a->up = parent;
+      parent = a;
+      link = &a->right;
+      a = a->right;
+    }
+    *link = a != nullptr ? a : b;
+    if (*link != nullptr) {
+      (*link)->up = parent;
+    }
+    for (; parent != nullptr; parent = parent->up) {
+      update(parent);
+    }
+    return root;
+  }
+
+  // The block after `block` in the order parent, left, right; null after the last one.
+  static Block* next(Block* block) {
+    if (block->left != nullptr) {
+      return block->left;  // there is no right child without it
+    }
+    while (block->up != nullptr && (block->up->right == block || block->up->right == nullptr)) {
+      block = block->up;
+    }
+    return block->up != nullptr ? block->up->right : nullptr;
+  }
+
+  BinHeads heads_;
 };
 
 }  // namespace ferro

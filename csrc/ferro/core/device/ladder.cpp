@@ -66,9 +66,8 @@ struct Ladder::Step {
   DevicePtr (Ladder::*make_room_and_allocate)(Climb&);
 };
 
-const std::array<Ladder::Step, 13> Ladder::kSteps = {{
+const std::array<Ladder::Step, 12> Ladder::kSteps = {{
     {LadderStep::kCollectPending, &Ladder::collect_pending_frees},
-    {LadderStep::kMergeUnmerged, &Ladder::merge_unmerged},
     {LadderStep::kGrow, &Ladder::grow_instead_of_moving},
     {LadderStep::kMovePages, &Ladder::move_pages},
     {LadderStep::kIdlePages, &Ladder::take_idle_pages},
@@ -126,8 +125,6 @@ DevicePtr Ladder::climb(Climb& climb) {
 DevicePtr Ladder::collect_pending_frees(Climb& climb) {
   return climb.heap.allocate_collected(climb.request);
 }
-
-DevicePtr Ladder::merge_unmerged(Climb& climb) { return climb.heap.allocate_merged(climb.request); }
 
 DevicePtr Ladder::allocate_grown(Climb& climb, GrowFrom from) {
   DevicePtr ptr = kNull;
@@ -414,9 +411,6 @@ DevicePtr Ladder::reclaim(Climb& climb) {
     if (const DevicePtr ptr = climb.heap.allocate_collected(climb.request); ptr != kNull) {
       return ptr;
     }
-    if (const DevicePtr ptr = climb.heap.allocate_merged(climb.request); ptr != kNull) {
-      return ptr;
-    }
     // The freed memory may have gone to the driver.
     if (const DevicePtr ptr = grow(climb); ptr != kNull) {
       return ptr;
@@ -478,7 +472,7 @@ DevicePtr Ladder::wait_for_memory(Climb& climb) {
   if (const DevicePtr ptr = grow_from(givers, climb); ptr != kNull) {
     return ptr;
   }
-  // Another process or library may have freed memory since the driver refused at step 6.
+  // Another process or library may have freed memory since the driver refused at step 5.
   return grow(climb);
 }
 

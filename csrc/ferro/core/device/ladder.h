@@ -1,6 +1,6 @@
 // The steps that a request climbs when no free block fits (types/ladder_steps.h has their names).
 //
-// The device's climb lock guards it: one request climbs at a time. But a callback of step 7 may
+// The device's climb lock guards it: one request climbs at a time. But a callback of step 6 may
 // climb again within it, so the state of a climb is only in its Climb.
 //
 // Cost: the steps up to the growth look at most at kMaxGivers other heaps. The later ones precede
@@ -47,17 +47,16 @@ class Ladder {
       return heap == &climb.heap && size == climb.request.size;
     }
   };
-  static const std::array<Step, 13> kSteps;
+  static const std::array<Step, 12> kSteps;
   // The first step that takes memory from another place.
-  static constexpr std::size_t kFirstElsewhere = 2;
+  static constexpr std::size_t kFirstElsewhere = 1;
   // The most other heaps that give pages to a request that could grow instead.
   static constexpr std::size_t kMaxGivers = 16;
-  // All other heaps, including those whose free pages are not merged yet.
+  // All other heaps.
   static constexpr std::size_t kAllGivers = ~std::size_t{0};
 
   // Steps. kNull if the step did not help.
   DevicePtr collect_pending_frees(Climb& climb);
-  DevicePtr merge_unmerged(Climb& climb);
   DevicePtr grow_instead_of_moving(Climb& climb);
   DevicePtr move_pages(Climb& climb);
   DevicePtr take_idle_pages(Climb& climb);

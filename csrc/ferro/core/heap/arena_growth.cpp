@@ -59,7 +59,6 @@ GrowResult Heap::grow_with(const Request& request, std::size_t spare, GrowFrom f
     GrowResult begun = GrowResult::kGrown;
     {
       const HeapLock lock(mutex_);
-      tiling_.merge_all();
       begun = begin_growth(request, spare, from, growth);
     }
     if (begun == GrowResult::kNoAddresses && *added == nullptr) {
@@ -179,13 +178,15 @@ std::vector<Hole> Heap::movable(std::size_t wanted, const Block* gap, Epoch unti
 Span* Heap::add_span(std::size_t at_least) {
   const std::size_t least = least_span();
   const std::size_t shortest = align_up(at_least, least);
-  const bool may_be_long = kind_ == HeapKind::kPages && !keeps_pages();
+  const bool may_be_long = kind_ != HeapKind::kKeptPages && !keeps_pages();
+  const std::size_t longest = kind_ == HeapKind::kSmallPages
+                                  ? longest_of_small_blocks(context_.first_span)
+                                  : context_.first_span;
   std::size_t bytes = 0;
   {
     const HeapLock lock(mutex_);
     bytes = may_be_long && tiling_.spans().empty()
-                ? plan_first_span(context_.addresses.reserved_bytes(), context_.first_span,
-                                  at_least, least)
+                ? plan_first_span(context_.addresses.reserved_bytes(), longest, at_least, least)
                 : plan_span(addresses(), at_least, least);
   }
   std::optional<DevicePtr> base = context_.driver.reserve(bytes, kSpanAlignment);
@@ -367,7 +368,7 @@ GrowResult Heap::fill(Growth& growth, const Request& request, GrowFrom from, Dev
       mapped_by_[begin] = request.context;
     }
     const PageRun usable = usable_around(*block, std::max(behind(), growth.behind));
-    tiling_.insert_merged(block);
+    tiling_.insert(block);
     list_free_pages();
     if (served != nullptr && usable.bytes >= request.size) {
       *served = mark_live(tiling_.cut(span.block_around(usable.begin), usable.begin, request.size),
@@ -434,7 +435,6 @@ BlockView Heap::allocate_at(DevicePtr ptr, const Request& request) {
         return {};
       }
       collect_locked();
-      tiling_.merge_all();
       const DevicePtr end = ptr + request.size;
       Block* block = span->block_around(ptr);
       if (block->is_free() && end <= block->end()) {

@@ -94,7 +94,7 @@ Heap::SetAside Heap::set_aside(const std::vector<Hole>& chosen) {
 
 void Heap::restore(SetAside& aside) {
   for (const Hole& hole : aside.holes) {
-    tiling_.insert_merged(hole.block);
+    tiling_.insert(hole.block);
   }
   aside = {};
 }
@@ -199,7 +199,6 @@ std::size_t Heap::release_pages(std::size_t wanted, ReleaseAfter after,
   {
     const HeapLock lock(mutex_);
     collect_locked();
-    tiling_.merge_all();
     std::vector<Hole> holes = candidates(wanted, nullptr, *latest);
     if (after == ReleaseAfter::kHostWait) {
       const std::vector<Hole> exports = free_exports(*latest);
@@ -245,13 +244,11 @@ std::size_t Heap::releasable_pages(std::size_t at_most, ReleaseAfter after) {
   }
   const HeapLock lock(mutex_);
   collect_locked();
-  tiling_.merge_all();
   return pages_of(candidates(at_most, nullptr, *latest));
 }
 
 std::size_t Heap::free_pages() {
   const HeapLock lock(mutex_);
-  tiling_.merge_all();
   std::size_t pages = 0;
   tiling_.for_each_hole([&](const Hole& hole) FERRO_NO_THREAD_SAFETY_ANALYSIS {
     exported_.for_each_unpinned(hole.run,

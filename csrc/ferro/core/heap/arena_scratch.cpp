@@ -61,7 +61,6 @@ bool Heap::is_borrowed(const Span& span, DevicePtr ptr, std::size_t bytes) {
 // In order of address. A run lies within one block.
 std::vector<Heap::BorrowedRun> Heap::free_borrowed_runs(std::span<const PlacedHandle> borrowed) {
   collect_quietly();
-  tiling_.merge_all();
   std::vector<BorrowedRun> runs;
   for (std::size_t i = 0; i < borrowed.size();) {
     const DevicePtr begin = borrowed[i].begin;
@@ -167,7 +166,6 @@ AddressRanges Heap::backed_ranges() {
 void Heap::retire_free(const AddressRanges& written) {
   const HeapLock lock(mutex_);
   collect_quietly();
-  tiling_.merge_all();
   std::vector<std::pair<DevicePtr, std::size_t>> parts;
   tiling_.for_each_block([&](const Block& block) {
     if (block.is_free()) {
@@ -211,7 +209,6 @@ std::vector<Heap::PlacedHandle> Heap::handles_under(Accepts accepts) {
 std::vector<Heap::PlacedHandle> Heap::free_handles_outside(const AddressRanges& ranges,
                                                            const std::set<PageHandle>& but) {
   collect_quietly();
-  tiling_.merge_all();
   std::vector<PlacedHandle> handles =
       handles_under([](const Block& block) { return block.is_free(); });
   std::erase_if(handles, [&](const PlacedHandle& handle) {
@@ -300,7 +297,6 @@ std::set<PageHandle> Heap::own_handles() {
 std::set<PageHandle> Heap::free_handles() {
   const HeapLock lock(mutex_);
   collect_quietly();
-  tiling_.merge_all();
   std::set<PageHandle> found;
   for (const PlacedHandle& handle : handles_under([](const Block& block) {
          return block.is_free() || block.state == BlockState::kRetired;

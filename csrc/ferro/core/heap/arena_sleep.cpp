@@ -68,7 +68,6 @@ std::vector<Heap::Asleep> Heap::fall_asleep(const SleepFilter& which,
   const bool has_scratch = keeps_pages() && which.has_scratch(pool_);
   const HeapLock lock(mutex_);
   collect_quietly();
-  tiling_.merge_all();
   std::vector<Asleep> asleep;
   for (const auto& [base, span] : tiling_.spans()) {
     const Block* block = span->first;

@@ -1,4 +1,4 @@
-// Steps of a climb that need no new pages: complete frees, merges, waits for other streams.
+// Steps of a climb that need no new pages: complete frees, waits for other streams.
 #include "ferro/core/heap/heap.h"
 
 #include <algorithm>
@@ -10,18 +10,6 @@ namespace ferro {
 DevicePtr Heap::allocate_collected(const Request& request) {
   const HeapLock lock(mutex_);
   collect_locked();
-  if (Block* block = tiling_.pop_unmerged(request.size)) {
-    return mark_live(block, request);
-  }
-  return take_best_fit(request);
-}
-
-DevicePtr Heap::allocate_merged(const Request& request) {
-  const HeapLock lock(mutex_);
-  if (tiling_.unmerged_bytes() == 0) {
-    return kNull;  // searched before
-  }
-  tiling_.merge_all();
   return take_best_fit(request);
 }
 
@@ -44,7 +32,6 @@ DevicePtr Heap::allocate_after_stream_wait(const Request& request, std::size_t a
         break;
       }
       waited_for += before - pending_.bytes_on_events();
-      tiling_.merge_all();
       if (const DevicePtr ptr = take_best_fit(request); ptr != kNull) {
         return ptr;
       }
@@ -62,7 +49,6 @@ bool Heap::stream_wait_for_pending() {
   while (stream_lasts() && complete_ready(wait_for_one)) {
     has_freed = true;
   }
-  tiling_.merge_all();
   list_free_pages();
   return has_freed;
 }
@@ -71,7 +57,6 @@ DevicePtr Heap::allocate_waited(const Request& request) {
   DevicePtr ptr = kNull;
   do {
     const HeapLock lock(mutex_);
-    tiling_.merge_all();
     ptr = take_best_fit(request);
   } while (ptr == kNull && wait_for_next());
   return ptr;
@@ -80,7 +65,6 @@ DevicePtr Heap::allocate_waited(const Request& request) {
 std::size_t Heap::pages_missing_for(const Request& request, GrowFrom from) {
   const HeapLock lock(mutex_);
   collect_locked();
-  tiling_.merge_all();
   if (tiling_.free_blocks().best_fit(request.size) != nullptr) {
     return 0;
   }

@@ -154,7 +154,7 @@ void Heap::complete_free(Block* block, const CallContext& context) {
 void Heap::insert_free(Block* block) {
   block->requested = 0;
   tiling_.insert(block);
-  if (tiling_.was_page_freed()) [[unlikely]] {
+  if (tiling_.was_page_freed()) {
     list_free_pages();
   }
 }
@@ -278,8 +278,7 @@ void Heap::restore_live(const std::vector<BlockView>& live, std::vector<BlockVie
                    static_cast<std::int64_t>(block->requested));
     complete_free(block, nullptr);
   }
-  tiling_.merge_all();
-  // All backed memory is free and merged now, so each recorded block lies inside one free block.
+  // All backed memory is free now, so each recorded block lies inside one free block.
   for (const BlockView& view : live) {
     const Span* span = tiling_.span_around(view.ptr);
     FERRO_CHECK(span != nullptr);

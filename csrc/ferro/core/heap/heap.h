@@ -17,15 +17,15 @@
 //  * those of BlockTiling;
 //  * a block that is a gap, in transit or aliased is backed by no own or borrowed handle of the
 //    heap; every other block is backed wholly. Only backed blocks are handed out;
-//  * backed bytes == live + pending + free + unmerged + retired + asleep bytes; a live block on a
+//  * backed bytes == live + pending + free + retired + asleep bytes; a live block on a
 //    handle that is asleep has `extra`;
 //  * the counters equal the recount of the blocks;
 //  * a handle backs addresses of one heap, or is in the store, or is of a scratch set and may back
 //    several addresses. The handles of an exported unit back its addresses; no other handle was
 //    exported;
 //  * reserved bytes <= address_budget(most bytes mapped at one time), except for spans that one
-//    request needed or that live blocks keep, and the first span of large blocks of the default
-//    pool (policy/span_sizes.h).
+//    request needed or that live blocks keep, and the first span of a pool that no graph uses
+//    (policy/span_sizes.h).
 #pragma once
 
 #include "ferro/base/biased_mutex.h"
@@ -146,7 +146,7 @@ class Heap final : public MappingOwner {
   // O(blocks).
   std::vector<SegmentView> segments() FERRO_EXCLUDES(mutex_);
   void visit_live(const VisitLive& visit) FERRO_EXCLUDES(mutex_);
-  // Merges the unmerged blocks; apart from that O(log blocks).
+  // O(log blocks).
   HeapView view() FERRO_EXCLUDES(mutex_);
   // Adds the free bytes on handles that also hold other bytes. O(free blocks).
   void add_stranded(StrandedBytes& sum) FERRO_EXCLUDES(mutex_);
@@ -163,9 +163,6 @@ class Heap final : public MappingOwner {
   DevicePtr allocate_hit(std::size_t size, std::size_t requested, const CallContext& context)
       FERRO_EXCLUDES(mutex_) {
     const HeapLock lock(mutex_);
-    if (Block* block = tiling_.pop_unmerged(size)) {
-      return mark_live(block, requested, context);
-    }
     return take_best_fit(size, requested, context);
   }
   DevicePtr allocate_hit(const Request& request) FERRO_EXCLUDES(mutex_) {
@@ -174,7 +171,6 @@ class Heap final : public MappingOwner {
 
   // Steps of a climb. kNull: the step did not help. DriverError: nothing is lost.
   DevicePtr allocate_collected(const Request& request) FERRO_EXCLUDES(mutex_);
-  DevicePtr allocate_merged(const Request& request) FERRO_EXCLUDES(mutex_);
   // Backs a gap with pages. On failure the arena is unchanged, except that whole free handles may
   // have gone to the store. Own pages move only if their epoch has passed or the heap's stream is
   // ordered behind it. `*out` is written on kGrown only.

@@ -72,8 +72,6 @@ std::optional<BlockView> Heap::live_block_around(Span& span, DevicePtr ptr) {
 
 std::vector<SegmentView> Heap::segments() {
   const HeapLock lock(mutex_);
-  // The view must not depend on which blocks happen to be unmerged.
-  tiling_.merge_all();
   std::vector<SegmentView> segments;
   const auto first_context = [this](const SegmentView& segment) FERRO_REQUIRES(mutex_) {
     const auto found = mapped_by_.lower_bound(segment.ptr);
@@ -120,7 +118,6 @@ std::vector<BlockView> live_blocks_of(Heap& heap) {
 
 HeapView Heap::view() {
   const HeapLock lock(mutex_);
-  tiling_.merge_all();
   const Block* largest = tiling_.free_blocks().largest();
   HeapView view;
   view.backed_bytes = tiling_.backed_pages() * page_bytes_;
@@ -137,7 +134,6 @@ HeapView Heap::view() {
 
 void Heap::add_stranded(StrandedBytes& sum) {
   const HeapLock lock(mutex_);
-  tiling_.merge_all();
   tiling_.for_each_stranded([&](std::size_t pages, std::size_t bytes) { sum[pages] += bytes; });
 }
 
@@ -174,8 +170,8 @@ void Heap::check_invariants() {
   check_exports();
 
   struct Sums {
-    std::size_t backed_bytes = 0, free_bytes = 0, unmerged_bytes = 0, pending_blocks = 0,
-                pending_bytes = 0, used_outside_captures = 0;
+    std::size_t backed_bytes = 0, free_bytes = 0, pending_blocks = 0, pending_bytes = 0,
+                used_outside_captures = 0;
     std::array<std::int64_t, kStatClasses> live_blocks{}, live_bytes{}, requested{};
   } sum;
   tiling_.for_each_block([&](const Block& block) FERRO_NO_THREAD_SAFETY_ANALYSIS {
@@ -192,7 +188,6 @@ void Heap::check_invariants() {
     const auto size = static_cast<std::int64_t>(block.size);
     sum.backed_bytes += backed ? block.size : 0;
     sum.free_bytes += block.is_free() ? block.size : 0;
-    sum.unmerged_bytes += block.state == BlockState::kUnmerged ? block.size : 0;
     FERRO_CHECK(block.state != BlockState::kRetired || pool_ != kDefaultPool);
     const bool live = block.state == BlockState::kLive;
     const bool pending = block.state == BlockState::kPending;
@@ -212,7 +207,6 @@ void Heap::check_invariants() {
   });
   FERRO_CHECK(sum.backed_bytes == tiling_.backed_pages() * page_bytes_);
   FERRO_CHECK(sum.free_bytes == tiling_.free_blocks().bytes());
-  FERRO_CHECK(sum.unmerged_bytes == tiling_.unmerged_bytes());
   FERRO_CHECK(sum.pending_blocks == pending_.count());
   FERRO_CHECK(sum.used_outside_captures == used_outside_captures_);
   for (const StatClass cls : {kAll, kSmall, kLarge}) {

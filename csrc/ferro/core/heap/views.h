@@ -47,7 +47,7 @@ using TagBytes = std::map<BlockTag, std::size_t>;
 // Sums that the heap maintains, so a view's cost does not depend on the number of blocks.
 struct HeapView {
   std::size_t backed_bytes = 0;  // of handles, also those asleep
-  std::size_t free_bytes = 0;    // free and unmerged
+  std::size_t free_bytes = 0;
   std::size_t free_blocks = 0;
   std::size_t pending_bytes = 0;  // waiting for other streams
   std::size_t retired_bytes = 0;

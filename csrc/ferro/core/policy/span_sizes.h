@@ -7,8 +7,9 @@
 // spans that are otherwise empty.
 //
 // While addresses abound, the large blocks of a stream have one span from the beginning, as long as
-// the device's memory, except in pools of graphs. Then requests that are freed and made again get
-// their former addresses, as under the native allocator; a block never crosses a span.
+// the device's memory, and its small blocks a shorter one, except in pools of graphs. Then requests
+// that are freed and made again get their former addresses, as under the native allocator; a block
+// never crosses a span.
 #pragma once
 
 #include "ferro/base/bytes.h"
@@ -39,6 +40,11 @@ constexpr bool is_short_of_addresses(const ArenaAddresses& arena, std::size_t ne
          address_budget(arena.mapped + needed, least_span);
 }
 
+// The longest first span of a stream's small blocks, of which few programs have more.
+constexpr std::size_t longest_of_small_blocks(std::size_t device_bytes) {
+  return std::min(device_bytes, std::max(device_bytes / 8, kGiB));
+}
+
 // The length of a new span, a multiple of `least_span`, for `needed` bytes that fit into no gap.
 constexpr std::size_t plan_span(const ArenaAddresses& arena, std::size_t needed,
                                 std::size_t least_span) {
@@ -48,11 +54,11 @@ constexpr std::size_t plan_span(const ArenaAddresses& arena, std::size_t needed,
                                                           : std::max(proportional, shortest);
 }
 
-// The same for the first span of an arena, of a device with `device_bytes` of memory. `reserved`:
+// The same for the first span of an arena, at most `longest` unless `needed` is. `reserved`:
 // by all arenas of the process.
-constexpr std::size_t plan_first_span(std::size_t reserved, std::size_t device_bytes,
-                                      std::size_t needed, std::size_t least_span) {
-  const std::size_t whole = align_up(std::max(device_bytes, needed), least_span);
+constexpr std::size_t plan_first_span(std::size_t reserved, std::size_t longest, std::size_t needed,
+                                      std::size_t least_span) {
+  const std::size_t whole = align_up(std::max(longest, needed), least_span);
   return reserved + whole <= kPlentifulAddresses ? whole : plan_span({}, needed, least_span);
 }
 

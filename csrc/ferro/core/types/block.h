@@ -20,7 +20,6 @@
 //  epoch     The time between two points; a free is stamped with it (streams/device_timeline.h).
 //  passed    Of an epoch: all work that the device received before its end has finished.
 //  pending   Freed by the program while another stream may still use it.
-//  unmerged  Free, but kept apart from its free neighbours for the next request of its size.
 //  retired   Free, but not handed out while its pool is held: a graph that may replay writes it.
 //  scratch   Memory that a graph received in its capture and freed by its end. Its addresses stay
 //            the graph's; the handles that back them also serve other graphs (graph_memory.h).
@@ -55,15 +54,14 @@ class Span;
 inline constexpr std::size_t kBlockAlignment = 512;
 
 enum class BlockState : std::uint8_t {
-  kGap,       // has no pages; no neighbour is a gap
-  kTransit,   // has no pages of its own: a mapping is being created or removed
-  kFree,      // in the free index; no neighbour is free
-  kUnmerged,  // free, and kept in a bin for the next request of its size
-  kLive,      // handed out
-  kPending,   // freed; waits for other streams
-  kRetired,   // freed, and not handed out while its pool is held; no neighbour is retired
-  kAliased,   // backed by handles of a set, not of its heap
-  kAsleep,    // free or retired, on handles that are asleep
+  kGap,      // has no pages; no neighbour is a gap
+  kTransit,  // has no pages of its own: a mapping is being created or removed
+  kFree,     // in the free index; no neighbour is free
+  kLive,     // handed out
+  kPending,  // freed; waits for other streams
+  kRetired,  // freed, and not handed out while its pool is held; no neighbour is retired
+  kAliased,  // backed by handles of a set, not of its heap
+  kAsleep,   // free or retired, on handles that are asleep
 };
 
 // A stream other than the heap's own that uses a live block (`record_stream`).
@@ -90,14 +88,16 @@ struct Block {
   Span* span = nullptr;
   Block* prev = nullptr;  // neighbours by address in the span
   Block* next = nullptr;
-  Block* left = nullptr;  // children in an index, or links of a bin
+  Block* left = nullptr;  // links of an index
   Block* right = nullptr;
+  Block* up = nullptr;
   BlockExtra* extra = nullptr;  // owned; null for most blocks
   // Pending or free: the epoch of the free, the latest one of merged blocks; with pages from
   // elsewhere, no earlier than they were freed there (streams/device_timeline.h).
   Epoch freed = kUnused;
   BlockState state = BlockState::kGap;
-  BlockTag tag = 0;  // the observer's, while live; else 0
+  std::uint8_t rank = 0;  // in a bin (blocks/size_bins.h)
+  BlockTag tag = 0;       // the observer's, while live; else 0
 
   DevicePtr end() const { return ptr + size; }
   bool is_free() const { return state == BlockState::kFree; }

@@ -1,6 +1,6 @@
 // The steps that a request climbs when no free block fits, in order. Each has a name, a counter and
-// a function of Ladder (ladder.cpp). Step 5 tries, within bounds, to avoid growing. A request that
-// cannot grow tries the same again in step 6, without bounds.
+// a function of Ladder (ladder.cpp). Step 4 tries, within bounds, to avoid growing. A request that
+// cannot grow tries the same again in step 5, without bounds.
 #pragma once
 
 #include <array>
@@ -11,24 +11,22 @@ namespace ferro {
 
 enum class LadderStep : std::uint8_t {
   kCollectPending,  // 1  frees that waited for other streams and are complete now
-  kMergeUnmerged,   // 2  merges of unmerged blocks
-  kMovePages,       // 3  whole free pages of this heap's own holes
-  kIdlePages,       // 4  idle pages of the store
-  kPassedPages,     // 4  free pages of other heaps that are no longer used by any work
-  kStreamWait,      // 5, 6  the stream, not the host, waits for memory that other streams use
-  kGrow,            // 3, 6  new pages, while the limit allows; in step 3 only if moves repeat
-  kTransfer,        // 5, 6  free pages of other heaps, with a stream wait
-  kReclaim,         // 7  callbacks; free pages of pools that allow it
-  kWait,            // 8  the host waits for memory that covers the deficit
-  kOutOfMemory,     // 9  nothing helped
+  kMovePages,       // 2  whole free pages of this heap's own holes
+  kIdlePages,       // 3  idle pages of the store
+  kPassedPages,     // 3  free pages of other heaps that are no longer used by any work
+  kStreamWait,      // 4, 5  the stream, not the host, waits for memory that other streams use
+  kGrow,            // 2, 5  new pages, while the limit allows; in step 2 only if moves repeat
+  kTransfer,        // 4, 5  free pages of other heaps, with a stream wait
+  kReclaim,         // 6  callbacks; free pages of pools that allow it
+  kWait,            // 7  the host waits for memory that covers the deficit
+  kOutOfMemory,     // 8  nothing helped
 };
-inline constexpr std::size_t kLadderSteps = 11;
+inline constexpr std::size_t kLadderSteps = 10;
 
 constexpr const char* name_of(LadderStep step) {
   constexpr std::array<const char*, kLadderSteps> kNames = {
-      "collect_pending", "merge_unmerged", "move_pages",   "idle_pages",
-      "passed_pages",    "stream_wait",    "grow",         "transfer",
-      "reclaim",         "wait",           "out_of_memory"};
+      "collect_pending", "move_pages", "idle_pages", "passed_pages", "stream_wait", "grow",
+      "transfer",        "reclaim",    "wait",       "out_of_memory"};
   return kNames[static_cast<std::size_t>(step)];
 }
 

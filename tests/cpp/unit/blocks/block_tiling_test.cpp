@@ -64,7 +64,7 @@ TEST_F(ManyGapsTest, TheFirstThatHasRoomForSparePagesIsFound) {
 }
 
 TEST_F(ManyGapsTest, ThoseBesideFreeBlocksAreFoundToo) {
-  tiling_.insert_merged(gaps_[50]->prev);
+  tiling_.insert(gaps_[50]->prev);
   EXPECT_EQ(tiling_.growth_candidates(kPageBytes, 0), (Blocks{gaps_[0], gaps_[49], gaps_[50]}));
 }
 
@@ -97,7 +97,7 @@ class HolesTest : public ::testing::Test {
     if (block->size > size) {
       tiling_.split_tail(block, size, BlockState::kLive);
     }
-    tiling_.insert_merged(block);
+    tiling_.insert(block);
     tiling_.check_invariants();
   }
   // The first page and the number of pages of each hole, large blocks first.

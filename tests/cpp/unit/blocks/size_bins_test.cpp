@@ -2,12 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <deque>
 #include <initializer_list>
 #include <iterator>
 #include <map>
+#include <numeric>
 #include <random>
-#include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace ferro {
@@ -25,10 +28,9 @@ class SizeBinsTest : public ::testing::Test {
     next_ += block.size;
     return &block;
   }
-  Block* push(std::size_t bin) {
+  Block* put(std::size_t bin) {
     Block* block = make(bin);
-    bins_.push_front(block);
-    check();
+    insert(block);
     return block;
   }
   void insert(Block* block) {
@@ -46,7 +48,6 @@ class SizeBinsTest : public ::testing::Test {
     bins_.check_invariants([&](const Block*) { ++count; });
     return count;
   }
-  Block* first(std::size_t bin) const { return bins_.first(bin * kBlockAlignment); }
   Block* first_from(std::size_t bin) const { return bins_.first_from(bin * kBlockAlignment); }
   // All blocks from the largest down, or the first `at_most` of them.
   Blocks descent(std::size_t at_most = ~std::size_t{0}) const {
@@ -67,7 +68,6 @@ class SizeBinsTest : public ::testing::Test {
 
 TEST_F(SizeBinsTest, EmptyOnesFindNothing) {
   for (const std::size_t bin : {std::size_t{1}, std::size_t{64}, kLastBin}) {
-    EXPECT_EQ(first(bin), nullptr);
     EXPECT_EQ(first_from(bin), nullptr);
   }
   EXPECT_EQ(bins_.largest(), nullptr);
@@ -80,7 +80,7 @@ TEST_F(SizeBinsTest, TheSmallestSizeThatIsLargeEnoughIsFoundAcrossWords) {
   const std::initializer_list<std::size_t> filled = {1, 63, 64, 127, 128, kLastBin - 1, kLastBin};
   std::map<std::size_t, Block*> model;
   for (const std::size_t bin : filled) {
-    model[bin] = push(bin);
+    model[bin] = put(bin);
   }
   while (!model.empty()) {
     for (std::size_t bin = 1; bin <= kLastBin; ++bin) {
@@ -95,95 +95,133 @@ TEST_F(SizeBinsTest, TheSmallestSizeThatIsLargeEnoughIsFoundAcrossWords) {
 }
 
 TEST_F(SizeBinsTest, ASizeBetweenTwoBinsIsThatOfTheLarger) {
-  push(2);
-  Block* larger = push(3);
+  put(2);
+  Block* larger = put(3);
   EXPECT_EQ(bins_.first_from(2 * kBlockAlignment + 1), larger);
   EXPECT_EQ(bins_.first_from(3 * kBlockAlignment), larger);
   EXPECT_EQ(bins_.first_from(3 * kBlockAlignment + 1), nullptr);
 }
 
-TEST_F(SizeBinsTest, APushedBlockComesFirst) {
-  Block* low = push(4);
-  Block* high = push(4);
-  EXPECT_EQ(first(4), high);
-  EXPECT_EQ(first(3), nullptr);
-  EXPECT_EQ(first(5), nullptr);
-  remove(high);
-  EXPECT_EQ(first(4), low);
-}
-
-// At most two comparisons, for any number of blocks.
-TEST_F(SizeBinsTest, AnInsertedBlockComesFirstIfItIsTheLowestElseSecond) {
+TEST_F(SizeBinsTest, TheLowestBlockOfASizeComesFirst) {
   Block* a = make(4);
   Block* b = make(4);
   Block* c = make(4);
   Block* d = make(4);
-  insert(b);
-  insert(d);
-  EXPECT_EQ(descent(), (Blocks{b, d}));
-  insert(c);
-  EXPECT_EQ(descent(), (Blocks{b, c, d}));
-  insert(a);
-  EXPECT_EQ(descent(), (Blocks{a, b, c, d}));
+  for (Block* block : {b, d, a, c}) {
+    insert(block);
+  }
+  for (Block* block : {a, b, c, d}) {
+    EXPECT_EQ(first_from(4), block);
+    remove(block);
+  }
+  EXPECT_EQ(first_from(4), nullptr);
 }
 
 TEST_F(SizeBinsTest, ABlockLeavesFromAnyPlaceOfItsBin) {
-  Block* last = push(7);
-  Block* middle = push(7);
-  Block* front = push(7);
+  Block* low = put(7);
+  Block* high = put(7);
+  Block* middle = put(7);
   remove(middle);
-  EXPECT_EQ(descent(), (Blocks{front, last}));
-  remove(last);
-  EXPECT_EQ(descent(), Blocks{front});
-  remove(front);
-  EXPECT_EQ(first(7), nullptr);
+  EXPECT_EQ(first_from(7), low);
+  remove(high);
+  EXPECT_EQ(descent(), Blocks{low});
+  remove(low);
   EXPECT_EQ(first_from(1), nullptr);
 }
 
 TEST_F(SizeBinsTest, TheDescentEndsWhenTheVisitorReturnsFalse) {
-  Block* small = push(1);
-  Block* large = push(kLastBin);
-  Block* medium = push(200);
+  Block* small = put(1);
+  Block* large = put(kLastBin);
+  Block* medium = put(200);
   EXPECT_EQ(descent(), (Blocks{large, medium, small}));
   EXPECT_EQ(descent(2), (Blocks{large, medium}));
   EXPECT_EQ(descent(1), Blocks{large});
 }
 
 TEST_F(SizeBinsTest, TheRecountNoticesABlockThatChangedInside) {
-  Block* below = push(4);
-  Block* block = push(4);
-  block->size += kBlockAlignment;
+  Block* low = put(4);
+  Block* high = put(4);
+  high->size += kBlockAlignment;
   EXPECT_THROW(check(), InternalError);
-  block->size -= kBlockAlignment;
-  below->left = nullptr;
+  high->size -= kBlockAlignment;
+  high->up = nullptr;
   EXPECT_THROW(check(), InternalError);
-  below->left = block;
+  high->up = low;
+  low->rank = 2;
+  EXPECT_THROW(check(), InternalError);
+  low->rank = 1;
+  std::swap(low->ptr, high->ptr);
+  EXPECT_THROW(check(), InternalError);
+  std::swap(low->ptr, high->ptr);
   EXPECT_EQ(check(), 2U);
 }
 
-TEST_F(SizeBinsTest, AgreeWithASetForEachSize) {
-  std::mt19937_64 random(11);
-  std::map<std::size_t, std::set<Block*>> model;
-  std::size_t count = 0;
-  for (int step = 0; step < 4000; ++step) {
-    const std::size_t bin = 1 + random() % kLastBin;
-    auto found = model.lower_bound(bin);
-    Block* block = first_from(bin);
-    if (found == model.end()) {
-      ASSERT_EQ(block, nullptr);
-    } else {
-      ASSERT_TRUE(found->second.contains(block));
+// No order of insertion makes a path long on which blocks are inserted or removed.
+TEST_F(SizeBinsTest, TheRightmostPathIsShortWithAMillionBlocks) {
+  constexpr std::size_t kBlocks = 1'000'000;
+  for (const char* order : {"ascending", "descending", "random"}) {
+    SizeBins bins;
+    std::vector<Block> blocks(kBlocks);
+    for (std::size_t i = 0; i < kBlocks; ++i) {
+      blocks[i].size = kBlockAlignment;
+      blocks[i].ptr = DevicePtr{(i + 1) * kBlockAlignment};
     }
-    // The first half mostly adds, the second half mostly removes.
-    if (random() % 3 < (step < 2000 ? 2U : 1U)) {
-      Block* fresh = make(bin);
-      random() % 2 == 0 ? bins_.push_front(fresh) : bins_.insert(fresh);
-      model[bin].insert(fresh);
+    std::vector<std::size_t> wanted(kBlocks);
+    std::iota(wanted.begin(), wanted.end(), std::size_t{0});
+    if (order == std::string("descending")) {
+      std::ranges::reverse(wanted);
+    } else if (order == std::string("random")) {
+      std::ranges::shuffle(wanted, std::mt19937_64(3));
+    }
+    for (const std::size_t i : wanted) {
+      bins.insert(&blocks[i]);
+    }
+    std::size_t path = 0;
+    for (const Block* block = bins.first_from(1); block != nullptr; block = block->right) {
+      ++path;
+    }
+    EXPECT_LE(path, 20U) << order;  // log2 of the blocks
+    for (std::size_t i = 0; i < 1000; ++i) {
+      ASSERT_EQ(bins.first_from(1), &blocks[i]) << order;
+      bins.remove(&blocks[i]);
+    }
+  }
+}
+
+// Few sizes at first, so that the heaps of a bin have all shapes; then all of them.
+TEST_F(SizeBinsTest, AgreeWithAListOfEachSize) {
+  std::mt19937_64 random(11);
+  std::map<std::size_t, Blocks> model;
+  Blocks removed;
+  std::size_t count = 0;
+  for (int step = 0; step < 16000; ++step) {
+    const std::size_t sizes = step < 8000 ? 4 : kLastBin;
+    const std::size_t bin = kLastBin - random() % sizes;
+    const auto found = model.lower_bound(bin);
+    Block* block = first_from(bin);
+    ASSERT_EQ(block, found == model.end()
+                         ? nullptr
+                         : *std::ranges::min_element(found->second, {}, &Block::ptr));
+    // In turns, more is added and more is removed. Blocks return at their former addresses.
+    if (random() % 3 < (step / 2000 % 2 == 0 ? 2U : 1U)) {
+      Block* added = nullptr;
+      if (removed.empty() || random() % 4 == 0) {
+        added = make(bin);
+      } else {
+        std::swap(removed[random() % removed.size()], removed.back());
+        added = removed.back();
+        removed.pop_back();
+      }
+      bins_.insert(added);
+      model[added->size / kBlockAlignment].push_back(added);
       ++count;
     } else if (block != nullptr) {
-      bins_.remove(block);
-      found->second.erase(block);
-      if (found->second.empty()) {
+      Blocks& same = found->second;
+      std::swap(same[random() % same.size()], same.back());
+      bins_.remove(same.back());
+      removed.push_back(same.back());
+      same.pop_back();
+      if (same.empty()) {
         model.erase(found);
       }
       --count;
@@ -192,7 +230,7 @@ TEST_F(SizeBinsTest, AgreeWithASetForEachSize) {
     if (!model.empty()) {
       ASSERT_EQ(bins_.largest()->size, model.rbegin()->first * kBlockAlignment);
     }
-    if (step % 64 == 0) {
+    if (step % 16 == 0) {
       ASSERT_EQ(check(), count);
     }
   }

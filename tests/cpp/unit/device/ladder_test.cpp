@@ -55,16 +55,6 @@ TEST_F(LadderTest, CollectPending) {
   EXPECT_EQ(pages().held, 1U);
 }
 
-TEST_F(LadderTest, MergeUnmerged) {
-  const DevicePtr a = allocate(kMiB / 2);
-  const DevicePtr b = allocate(kMiB / 2);
-  allocate(kMiB);
-  free(a);
-  free(b);
-  expect_ended_by(LadderStep::kMergeUnmerged, [&] { EXPECT_EQ(allocate(kMiB), a); });
-  EXPECT_EQ(pages().held, 1U);
-}
-
 TEST_F(LadderTest, MovePages) {
   std::vector<DevicePtr> blocks;
   for (std::size_t i = 0; i < kDevicePages; ++i) {

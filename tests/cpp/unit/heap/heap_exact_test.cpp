@@ -56,7 +56,7 @@ TEST_F(HeapExactTest, ARangeThatOverlapsALiveBlockIsRefused) {
   EXPECT_EQ(layout_of(heap_), before);
 }
 
-TEST_F(HeapExactTest, UnmergedAndCompletedBlocksAreFree) {
+TEST_F(HeapExactTest, FreedAndCompletedBlocksAreFree) {
   const DevicePtr a = grow(heap_, 1024);
   const DevicePtr b = allocate(heap_, 1024);
   ASSERT_TRUE(record(heap_, b, side_));

@@ -54,7 +54,7 @@ TEST_F(HeapPagesTest, GrowthUsesTheFreeBlockBesideTheGap) {
   EXPECT_EQ(driver_.calls().reserve, 1U);
 }
 
-TEST_F(HeapPagesTest, GrowthMergesWhatIsUnmergedFirst) {
+TEST_F(HeapPagesTest, GrowthUsesTheFreeBlockInFrontOfTheGap) {
   const DevicePtr a = grow(heap_, 512);
   const DevicePtr rest = allocate(heap_, kPageBytes / 2);
   free(heap_, rest);

@@ -4,6 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <random>
+#include <vector>
+
 namespace ferro {
 namespace heap_test {
 
@@ -23,7 +27,6 @@ TEST_F(HeapTest, AnEmptyHeapMissesWithoutADriverCall) {
   const std::uint64_t before = FaultyApi::calls();
   EXPECT_EQ(heap_.allocate_hit(bytes(512)), kNull);
   EXPECT_EQ(heap_.allocate_collected(bytes(512)), kNull);
-  EXPECT_EQ(heap_.allocate_merged(bytes(512)), kNull);
   EXPECT_EQ(heap_.allocate_waited(bytes(512)), kNull);
   EXPECT_EQ(FaultyApi::calls(), before);
   EXPECT_TRUE(heap_.is_empty());
@@ -44,24 +47,44 @@ TEST_F(HeapTest, AnExactFitLeavesNoRest) {
   EXPECT_EQ(heap_.allocate_hit(bytes(512)), kNull);
 }
 
-TEST_F(HeapTest, AFreedSmallBlockIsTheNextOfItsSizeAndIsNotMerged) {
-  const DevicePtr a = allocate(heap_, 512);
-  const DevicePtr b = allocate(heap_, 512);
-  static_cast<void>(allocate(heap_, 512));
-  free(heap_, a);
-  free(heap_, b);
-  EXPECT_EQ(heap_.allocate_hit(bytes(512)), b);
-  EXPECT_EQ(heap_.allocate_hit(bytes(512)), a);
-}
-
-TEST_F(HeapTest, UnmergedBlocksJoinWhenALargerOneIsWanted) {
+TEST_F(HeapTest, SmallBlocksMergeWhenTheyAreFreed) {
   const DevicePtr a = allocate(heap_, kPageBytes / 2);
   const DevicePtr b = allocate(heap_, kPageBytes / 2);
-  free(heap_, a);
   free(heap_, b);
-  EXPECT_EQ(heap_.allocate_hit(bytes(kPageBytes)), kNull);
-  EXPECT_EQ(heap_.allocate_merged(bytes(kPageBytes)), a);
+  free(heap_, a);
+  EXPECT_EQ(heap_.allocate_hit(bytes(kPageBytes)), a);
   EXPECT_EQ(layout_of(heap_), "L1p");
+}
+
+// Of equal free blocks the lowest serves first, in whatever order they were freed.
+TEST_F(HeapTest, RequestsThatAreMadeAgainGetTheirFormerAddresses) {
+  std::mt19937_64 random(9);
+  const std::vector<std::size_t> sizes = {512, 4096, 512, 1024, kMiB, 4096, 512, 9216, 512, 512};
+  std::vector<DevicePtr> kept;
+  std::vector<DevicePtr> between;
+  for (int i = 0; i < 6; ++i) {  // holes of equal sizes
+    between.push_back(allocate(heap_, 4096));
+    kept.push_back(allocate(heap_, 512));
+  }
+  for (const DevicePtr hole : between) {
+    free(heap_, hole);
+  }
+  const auto round = [&] {
+    std::vector<DevicePtr> blocks;
+    for (const std::size_t size : sizes) {
+      blocks.push_back(allocate(heap_, size));
+    }
+    std::vector<DevicePtr> freed = blocks;
+    std::ranges::shuffle(freed, random);
+    for (const DevicePtr block : freed) {
+      free(heap_, block);
+    }
+    return blocks;
+  };
+  const std::vector<DevicePtr> first = round();
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_EQ(round(), first);
+  }
 }
 
 TEST_F(HeapTest, ALargeBlockMergesWithBothNeighboursAtOnce) {
@@ -90,18 +113,6 @@ TEST_F(HeapTest, BestFitTakesTheSmallestHole) {
   EXPECT_EQ(heap_.allocate_hit(bytes(2 * kPageBytes)), blocks[2]);
   EXPECT_EQ(heap_.allocate_hit(bytes(2 * kPageBytes)), blocks[4]);
   EXPECT_EQ(heap_.allocate_hit(bytes(2 * kPageBytes)), blocks[0]);
-}
-
-TEST_F(HeapTest, MoreUnmergedBytesThanAllowedAreMergedByTheNextFree) {
-  std::vector<DevicePtr> blocks;
-  for (std::size_t i = 0; i < 9; ++i) {
-    blocks.push_back(allocate(heap_, kMiB));
-  }
-  for (const DevicePtr block : blocks) {
-    free(heap_, block);
-  }
-  // Eight filled the bins; the ninth emptied them.
-  EXPECT_EQ(heap_.allocate_hit(bytes(4 * kPageBytes)), blocks[0]);
 }
 
 TEST_F(HeapTest, OnlyTheStartOfALiveBlockCanBeFreed) {

@@ -22,6 +22,12 @@ TEST(SpanSizesTest, TheFirstOfADefaultPoolIsAsLongAsTheDeviceWhileAddressesAboun
             kLeast);
 }
 
+TEST(SpanSizesTest, TheFirstOfSmallBlocksIsAnEighthOfTheDeviceIfThatIsLong) {
+  EXPECT_EQ(longest_of_small_blocks(80 * kGiB), 10 * kGiB);
+  EXPECT_EQ(longest_of_small_blocks(4 * kGiB), kGiB);
+  EXPECT_EQ(longest_of_small_blocks(512 * kMiB), 512 * kMiB);
+}
+
 TEST(SpanSizesTest, LaterOnesAreAsLongAsWhatIsMapped) {
   EXPECT_EQ(plan_span({kGiB, kGiB}, 2 * kMiB, kLeast), kGiB + kLeast);
 }
