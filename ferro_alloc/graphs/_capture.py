@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -74,11 +76,47 @@ _running: dict[tuple[int, int], Callable[[], Capture | None]] = {}
 the program they are owned, because the program can end them by the stream."""
 
 
+_dropped: list[Capture] = []
+"""Captures whose object went in a thread that cannot end them. Their own thread does when it begins
+another one."""
+
+
+class _CurrentStream:
+    """Makes a stream current in this thread, with its device, until `restore()`."""
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        import torch
+
+        self._stream = stream
+        # The last one restored is of the device that was current.
+        self._before = [torch.cuda.current_stream(stream.device), torch.cuda.current_stream()]
+        torch.cuda.set_stream(stream)
+
+    def is_current(self) -> bool:
+        import torch
+
+        return bool(torch.cuda.current_stream(self._stream.device) == self._stream)
+
+    def restore(self) -> None:
+        import torch
+
+        for stream in self._before:
+            torch.cuda.set_stream(stream)
+
+    def replace(self, ended: _CurrentStream) -> None:
+        """Restores what was current before `ended`, if that was the current stream."""
+        for i, stream in enumerate(self._before):
+            if stream == ended._stream:
+                self._before[i] = ended._before[i]
+
+
 class Capture:
     """A capture of this thread: its stream is the current one until the capture is over.
 
     `begin_capture()` creates it. If the program drops it without ending it, it is discarded, unless
-    the program gave the stream: such a capture runs until `end_capture(stream)`.
+    the program gave the stream: such a capture runs until `end_capture(stream)`. Captures may end
+    in any order. CUDA lets only the thread that began a capture end it, unless the mode is
+    `RELAXED`: a capture that is dropped in another thread runs until its own begins another one.
     """
 
     def __init__(
@@ -89,9 +127,13 @@ class Capture:
     ) -> None:
         self._running = False
         self._extension = require_device("a capture")
+        for dropped in [capture for capture in _dropped if capture._may_end()]:
+            _dropped.remove(dropped)
+            dropped.discard()
         import torch
 
-        mode = checked_mode(capture_error_mode)
+        self._mode = checked_mode(capture_error_mode)
+        self._thread = threading.get_ident()
         self._given = check_stream(stream)
         self._stream = self._given or _side_stream()
         if _is_in_capture(self._stream):
@@ -111,13 +153,13 @@ class Capture:
             torch.cuda.empty_cache()
             torch._C._host_emptyCache()
         self._graph = torch.cuda.CUDAGraph()
-        self._scope = torch.cuda.stream(self._stream)
-        self._scope.__enter__()
+        self._current = _CurrentStream(self._stream)
         try:
-            self._graph.capture_begin(pool=self._memory, capture_error_mode=mode.value)
+            self._graph.capture_begin(pool=self._memory, capture_error_mode=self._mode.value)
             self._running = True
             _running[_key(self._stream)] = weakref.ref(self)
         except BaseException:
+            self._current.restore()
             self._settle(self._let_go())
             raise
 
@@ -143,18 +185,14 @@ class Capture:
 
         Raises PyTorch's error if the capture is invalid; then the capture is over, and stream, pool
         and allocator are as before it. Raises `FerroError` the second time; and, with the capture
-        running on, for a sealed `pool`, or for another one than the capture's.
+        running on, for a sealed `pool`, for another one than the capture's, and in another thread
+        than the one that began the capture, unless its mode is `RELAXED`.
         """
         if not self._running:
             raise FerroError("this capture is over: end a capture once")
+        self._check_thread()
         self._attach(pool)
-        graph = self._let_go()
-        try:
-            graph.capture_end()
-        except BaseException:
-            self._settle(graph)
-            raise
-        self._leave()
+        graph = self._finish()
         return CapturedGraph(
             graph, device=self._stream.device_index, stream=self._given, pool=self._pool
         )
@@ -173,19 +211,51 @@ class Capture:
             )
 
     def discard(self) -> None:
-        """Ends the capture and drops its graph. Does nothing if it is over."""
+        """Ends the capture and drops its graph. Does nothing if it is over. Raises `FerroError` in
+        another thread, as `end()` does."""
         if not self._running:
             return
-        graph = self._let_go()
-        try:
-            graph.capture_end()
-        except RuntimeError:
-            self._settle(graph)
-        else:
-            self._leave()
+        self._check_thread()
+        with contextlib.suppress(RuntimeError):
+            self._finish()
 
     def __del__(self) -> None:
-        self.discard()
+        if not self._running or sys.is_finalizing():
+            return  # at the end of Python, nothing that it needs can be imported
+        if self._may_end():
+            self.discard()
+        else:
+            _dropped.append(self)
+
+    def _may_end(self) -> bool:
+        return self._mode is CaptureMode.RELAXED or self._thread == threading.get_ident()
+
+    def _check_thread(self) -> None:
+        if not self._may_end():
+            raise FerroError(
+                f"the capture in mode {self._mode.value!r} was begun by another thread, and CUDA "
+                "lets no other thread end it: end it there, or begin it with "
+                f"capture_error_mode={CaptureMode.RELAXED.value!r}"
+            )
+
+    def _finish(self) -> torch.cuda.CUDAGraph:
+        """Ends the capture, on its stream. Afterwards the stream from before it is current, unless
+        the program has made another one current since, which stays."""
+        current = self._current
+        graph = self._let_go()
+        if not current.is_current():
+            current = _CurrentStream(self._stream)
+            for other in [found() for found in list(_running.values())]:
+                if other is not None and other._thread == self._thread:
+                    other._current.replace(self._current)
+        try:
+            graph.capture_end()
+        except BaseException:
+            current.restore()
+            self._settle(graph)
+            raise
+        current.restore()
+        return graph
 
     def _let_go(self) -> torch.cuda.CUDAGraph:
         """Gives up the graph: PyTorch keeps memory for random numbers as long as the object
@@ -197,11 +267,7 @@ class Capture:
         del self._graph
         return graph
 
-    def _leave(self) -> None:
-        self._scope.__exit__(None, None, None)
-
     def _settle(self, graph: torch.cuda.CUDAGraph) -> None:
-        self._leave()
         graph.reset()  # errors keep the object alive, and later versions release its pool here
         self._extension.settle_after_failed_capture(
             self._stream.device_index, self._stream.cuda_stream

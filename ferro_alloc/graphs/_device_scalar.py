@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from ferro_alloc._devices import device_index
 from ferro_alloc._errors import FerroError
@@ -45,8 +45,7 @@ class DeviceScalar:
         if dtype not in _types():
             known = ", ".join(str(known).removeprefix("torch.") for known in _types())
             raise FerroError(f"{dtype} cannot be the type of a DeviceScalar: expected {known}")
-        if not isinstance(value, numbers.Number):
-            raise FerroError(f"a DeviceScalar cannot hold {value!r}: expected a number")
+        value = _plain(value)
         self._stream = check_stream(stream)
         if stream is not None:
             device = stream.device if device is None else device
@@ -78,13 +77,26 @@ class DeviceScalar:
         """Writes `value` after all earlier and before all later work of the scalar's stream and of
         the current one; with `stream`, of that stream alone. The host does not wait, and may call
         it again at once. In a capture the graph writes this value at each launch. Raises
-        `RuntimeError` for a value that the type cannot hold, and `FerroError` for a stream of
-        another device."""
-        self._scalar.update(value, _number(stream, self._tensor.device.index))
+        `RuntimeError` for a value that the type cannot hold, and `FerroError` for something that
+        is no number, and for a stream of another device."""
+        self._scalar.update(_plain(value), _number(stream, self._tensor.device.index))
 
     def __repr__(self) -> str:
         name = str(self.dtype).removeprefix("torch.")
         return f"<DeviceScalar {name} on device {self._tensor.device.index}>"
+
+
+def _plain(value: Any) -> Number:
+    """The value as a number of Python: those of numpy and fractions are others."""
+    if type(value) in (int, float, bool, complex):
+        return cast(Number, value)
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value)
+    if isinstance(value, numbers.Complex):
+        return complex(value)
+    raise FerroError(f"a DeviceScalar cannot hold {value!r}: expected a number")
 
 
 def _number(stream: torch.cuda.Stream | None, device: int) -> int | None:

@@ -41,7 +41,7 @@ class CapturePool:
     buffers as long as the program holds the object, its handle is open, a capture into it runs, or
     a graph or MemPool holds its memory. Then it is gone, and its buffers are dropped. Its free
     memory returns to the driver at once if the device is idle and no capture runs, and with the
-    next `empty_cache()` otherwise: dropping a pool never waits. Before the first
+    next `empty_cache()` otherwise, and with segments: dropping a pool never waits. Before the first
     `ferro_alloc.install()` ferro_alloc is not told of the end of plain graphs: then their pools are
     dropped by the next call about pools. Thread-safe.
     """
@@ -92,7 +92,7 @@ class CapturePool:
     def record_buffer(self, buffer: Any) -> int:
         """Keeps an object alive as long as the pool, such as a tensor that its graphs read or
         write. The same object may be recorded several times. Returns its index among the buffers,
-        from 0."""
+        from 0. An object that leads back to the pool lives until `clear_buffers()`."""
         return self._pool.record_buffer(buffer)
 
     @property

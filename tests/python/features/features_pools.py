@@ -18,6 +18,8 @@ from tests.python.feature_checks import (
 
 import torch
 
+from ferro_alloc import graphs
+
 TOTAL = torch.cuda.mem_get_info()[1]
 
 
@@ -31,6 +33,11 @@ def use_counts_of_a_pool():
     counts.append(pool.use_count())
     assert kept.numel()
     return counts
+
+
+def in_pool(pool, size):
+    with torch.cuda.use_mem_pool(pool):
+        return take(size)
 
 
 @check
@@ -49,14 +56,15 @@ def an_allocator_of_a_pool_that_returns_nothing_is_named():
     outside = take(3 * MIB)
     own = torch._C._cuda_customAllocator(*(ctypes.cast(each, pointer).value for each in functions))
     pool = torch.cuda.MemPool(own)
-    with torch.cuda.use_mem_pool(pool):
-        kind, text = error_of(lambda: take(30 * MIB))
+    kind, text = error_of(lambda: in_pool(pool, 30 * MIB))
     assert outside.numel()
-    if FERRO:
-        name = f"({pool.id[0]}, {pool.id[1]})"
+    assert len(asked) == 1
+    for name in (f"({pool.id[0]}, {pool.id[1]})", "'symmetric'") if FERRO else ():
         assert f"POOL ALLOCATOR: the allocator of the pool {name} returned no memory" in text, text
         assert "the driver refused" not in text, text
-    return kind, asked
+        graphs.graph_pool_handle("symmetric", mem_pool=pool)
+        text = error_of(lambda: in_pool(pool, 30 * MIB))[1]
+    return kind, asked[:1]
 
 
 @check

@@ -1,9 +1,13 @@
 """Captures, captured graphs, device scalars and graphed callables of ferro_alloc.graphs."""
 
 import contextlib
+import decimal
+import fractions
 import gc
 import threading
 import weakref
+
+import numpy
 
 from tests.python.feature_checks import (
     FERRO,
@@ -375,6 +379,92 @@ def captures_of_several_threads_run_side_by_side():
     return sorted(results.items()), problems
 
 
+def in_another_thread(function):
+    results = []
+
+    def call():
+        try:
+            results.append(function())
+        except Exception as error:
+            results.append(error.with_traceback(None))  # which would keep the capture
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+@check
+def another_thread_ends_only_relaxed_captures():
+    found = []
+    for mode in ("thread_local", "global", "relaxed"):
+        for stream in (None, torch.cuda.Stream()):
+            source = filled(MIB, 3)
+            capture = graphs.begin_capture(stream, capture_error_mode=mode)
+            result = source.clone()
+            before = torch.cuda.current_stream()
+            ended = in_another_thread(capture.end)
+            kind = type(ended).__name__
+            if kind == "FerroError":
+                # It runs on, and its own thread ends it.
+                found.append((kind, capture.status().name, str(ended)[:30]))
+                ended = capture.end()
+            else:
+                # Only this thread can choose its current stream.
+                found.append((kind, torch.cuda.current_stream() == before))
+                torch.cuda.set_stream(torch.cuda.default_stream())
+            ended.launch()
+            found.append(has(result, 3))
+            del capture, ended, result
+    return found, usable()
+
+
+@check
+def captures_that_another_thread_discards_or_drops():
+    """The next capture of their own thread ends what that thread could not end."""
+    found = []
+    for mode in ("thread_local", "relaxed"):
+        for way in ("discarded", "dropped", "collected"):
+            held = [graphs.begin_capture(capture_error_mode=mode)]
+            stream, gone = held[0].stream, weakref.ref(held[0])
+            refused = None
+            if way == "discarded":
+                refused = in_another_thread(held[0].discard) is not None
+            elif way == "collected":
+                held[0].itself = held[0]
+                held.clear()
+                in_another_thread(gc.collect)
+            in_another_thread(held.clear)
+            runs_on = graphs.is_stream_capturing(stream)
+            torch.cuda.set_stream(torch.cuda.default_stream())
+            with CaptureGuard():
+                take(KIB).zero_()
+            found.append([mode, way, refused, runs_on, gone() is None])
+    return found, usable()
+
+
+@check
+def captures_end_in_any_order():
+    default, streams = torch.cuda.current_stream(), [torch.cuda.Stream() for _ in range(3)]
+    seen = []
+    for order in ((0, 1, 2), (2, 1, 0), (1, 0, 2), (1, 2, 0), (0, 2, 1), (2, 0, 1)):
+        sources, results = [filled(MIB, tag) for tag in range(3)], []
+        for source, stream in zip(sources, streams, strict=True):
+            graphs.begin_capture(stream)
+            results.append(source.clone())
+        for graph in [graphs.end_capture(streams[which]) for which in order]:
+            graph.launch()
+        values = [has(result, tag) for tag, result in enumerate(results)]
+        seen.append((values, torch.cuda.current_stream() == default))
+    # Another stream than that of the capture is current at its end, and stays it.
+    capture = graphs.begin_capture(streams[0])
+    torch.cuda.set_stream(streams[1])
+    capture.end()
+    seen.append(torch.cuda.current_stream() == streams[1])
+    torch.cuda.set_stream(default)
+    return seen, usable()
+
+
 @check
 def captures_on_two_devices_run_side_by_side():
     if torch.cuda.device_count() < 2:
@@ -476,6 +566,17 @@ def scalars_of_every_type():
 
 
 @check
+def scalars_of_numbers_that_are_not_pythons():
+    scalar = DeviceScalar(numpy.int64(3), torch.float64)
+    values = [float(scalar.tensor)]
+    for value in (numpy.float32(1.5), numpy.uint8(200), fractions.Fraction(1, 4), numpy.float64(2)):
+        scalar.update(value)
+        values.append(float(scalar.tensor))
+    plain = DeviceScalar(numpy.complex64(1 + 2j), torch.complex64)
+    return values, [plain.tensor.item().real, plain.tensor.item().imag]
+
+
+@check
 def what_a_scalar_refuses():
     small = DeviceScalar(torch.int8, 1)
     made = []
@@ -484,7 +585,10 @@ def what_a_scalar_refuses():
         made.append(error_of(lambda: DeviceScalar(torch.int32, 1))[0])
     return [
         error_of(lambda: DeviceScalar(torch.complex128, 1))[0],
-        {error_of(lambda no=no: DeviceScalar(no, torch.int32))[0] for no in ([1], "1", None)}
+        {
+            error_of(lambda no=no: DeviceScalar(no, torch.int32))[0]
+            for no in ([1], "1", None, decimal.Decimal(1))
+        }
         == {"FerroError"},
         error_of(lambda: small.update(300))[0],
         error_of(lambda: small.update(1 << 70))[0],

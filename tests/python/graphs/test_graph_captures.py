@@ -61,11 +61,30 @@ CAPTURES: dict[str, Any] = {
         "FerroError",
     ],
     "captures_of_several_threads_run_side_by_side": [[[1, True], [2, True], [3, True]], []],
+    "another_thread_ends_only_relaxed_captures": [
+        [["FerroError", "ACTIVE", "the capture in mode 'thread_lo"], True] * 2
+        + [["FerroError", "ACTIVE", "the capture in mode 'global' w"], True] * 2
+        + [["CapturedGraph", True], True] * 2,
+        True,
+    ],
+    "captures_that_another_thread_discards_or_drops": [
+        [
+            ["thread_local", "discarded", True, True, True],
+            ["thread_local", "dropped", None, True, True],
+            ["thread_local", "collected", None, True, True],
+            ["relaxed", "discarded", False, False, True],
+            ["relaxed", "dropped", None, False, True],
+            ["relaxed", "collected", None, False, True],
+        ],
+        True,
+    ],
+    "captures_end_in_any_order": [[[[True] * 3, True]] * 6 + [True], True],
     "captures_on_two_devices_run_side_by_side": None,
     "a_thousand_failed_captures_leave_nothing": [["AcceleratorError", "KeyError"], True, True],
     "scalars_of_every_type": [],
+    "scalars_of_numbers_that_are_not_pythons": [[3.0, 1.5, 200.0, 0.25, 2.0], [1.0, 2.0]],
     "what_a_scalar_refuses": [
-        *("FerroError", True, "RuntimeError", "RuntimeError", "TypeError"),
+        *("FerroError", True, "RuntimeError", "RuntimeError", "FerroError"),
         *("FerroError", "RuntimeError", "RuntimeError", "RuntimeError", "FerroError", 1),
     ],
     "each_launch_reads_the_value_before_it": True,

@@ -307,6 +307,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   [[noreturn]] void fail_allocation(Device& device, c10::DeviceIndex index, const PoolId& pool,
                                     StreamId stream, const Request& request,
                                     const OutOfMemoryFacts& facts);
+  static std::string label_of_pool(const PoolId& id, const std::string& name);
   std::vector<PoolShare> pool_shares(c10::DeviceIndex index) const;
   // For a request that the previous allocator could not serve; its own message lacks our facts.
   std::string message_of_failed_previous(Device& device, c10::DeviceIndex index, std::size_t bytes,

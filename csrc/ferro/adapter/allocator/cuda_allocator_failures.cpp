@@ -83,13 +83,17 @@ std::vector<TagTotal> CudaAllocator::awake_tags(Device& owner, c10::DeviceIndex 
   return totals;
 }
 
+std::string CudaAllocator::label_of_pool(const PoolId& id, const std::string& name) {
+  return name.empty() ? to_text(id) : "'" + name + "'";
+}
+
 std::vector<PoolShare> CudaAllocator::pool_shares(c10::DeviceIndex index) const {
   std::vector<PoolShare> shares;
   for (const PrivatePool& pool : private_pools(index)) {
     if (pool.sizes.private_bytes == 0) {
       continue;  // all of it is asleep
     }
-    shares.push_back({pool.name.empty() ? to_text(pool.id) : "'" + pool.name + "'", pool.sizes});
+    shares.push_back({label_of_pool(pool.id, pool.name), pool.sizes});
   }
   std::ranges::sort(shares, std::ranges::greater{},
                     [](const PoolShare& pool) { return pool.sizes.private_bytes; });

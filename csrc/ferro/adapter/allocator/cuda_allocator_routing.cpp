@@ -168,9 +168,10 @@ void* CudaAllocator::allocate_in_previous(Device& owner, c10::DeviceIndex index,
     if (rejects_before_driver()) {
       throw;
     }
-    TORCH_CHECK_WITH(
-        OutOfMemoryError, false,
-        message_of_failed_previous(owner, index, bytes, has_allocator ? to_text(pool) : ""));
+    TORCH_CHECK_WITH(OutOfMemoryError, false,
+                     message_of_failed_previous(
+                         owner, index, bytes,
+                         has_allocator ? label_of_pool(pool, pool_registry().name_of(pool)) : ""));
   }
 }
 

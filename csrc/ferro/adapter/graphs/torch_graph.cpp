@@ -120,7 +120,7 @@ std::optional<GraphSizes> DeviceGraph::sizes() const {
 PoolId new_capture_id() { return to_pool_id(at::cuda::MemPool::graph_pool_handle(false)); }
 
 // When a capture ends with an error, PyTorch keeps its random generator's capture and its
-// diversion. A capture that succeeds clears both.
+// diversion. A capture that succeeds clears both. Throws if this thread cannot end the capture.
 void settle_after_failed_capture(c10::DeviceIndex device, std::uint64_t number) {
   const c10::cuda::CUDAStream stream = torch_stream_of(StreamId{number}, device);
   if (is_capturing(status_of(StreamId{number}, device))) {
@@ -129,6 +129,9 @@ void settle_after_failed_capture(c10::DeviceIndex device, std::uint64_t number) 
       C10_CUDA_CHECK(cudaGraphDestroy(unwanted));
     }
     C10_CUDA_CLEAR_ERROR();
+    // Otherwise the next capture fails, and the destructor of its graph ends the process.
+    TORCH_CHECK(!is_capturing(status_of(StreamId{number}, device)),
+                "the stream still captures: only the thread that began the capture can end it");
   }
   const c10::cuda::CUDAStreamGuard guard(stream);
   at::cuda::CUDAGraph empty(/*keep_graph=*/true);  // never instantiated
