@@ -13,6 +13,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import select
 import socket
 import subprocess
@@ -55,21 +56,39 @@ SETTINGS = (
 # loaded.
 EARLY = ("FERRO_ALLOC", "FERRO_ALLOC_SIM", "FERRO_SIM_LIB")
 
-# Programs that use torch.compile, or other parts of torch that load it, such as the profiler. They
-# are forked where it is loaded, which takes a second: four times as long as another start.
+# Programs that use torch.compile, or other parts of torch that load it, such as the profiler,
+# histories or sympy. They are forked where it is loaded. Loading it takes 0.9 s of processor time,
+# ten times as long as the program of a typical test. The names lack the .py by which
+# tools/unchanged.py finds the programs that each test reads.
 COMPILING = {
-    "features_exclusive.py",
-    "features_graph_examples.py",
-    "features_graphs.py",
-    "features_history.py",
-    "features_snapshots.py",
-    "features_training.py",
-    "features_trees.py",
-    "fuzz_torch.py",
-    "sim_compile.py",
-    "switching.py",
-    "switching_trees.py",
+    "both_allocators",
+    "debugged",
+    "features_capture_pools",
+    "features_exclusive",
+    "features_graph_examples",
+    "features_graphs",
+    "features_history",
+    "features_interface",
+    "features_snapshots",
+    "features_training",
+    "features_trees",
+    "fuzz_torch",
+    "leaking",
+    "out_of_memory_reports",
+    "recorded_program",
+    "sampled",
+    "seeded",
+    "sim_compile",
+    "sim_cudnn",
+    "sim_same_choices",
+    "suites",
+    "switching",
+    "switching_trees",
+    "tag_followed",
+    "tagged",
 }
+# Text of other programs that do: optimizers, checkpoints, and models that are measured.
+LOADS_COMPILER = re.compile(r"\boptim\.[A-Z]|\bcheckpoint\(|^from bench", re.MULTILINE)
 COMPILER = ("torch._dynamo", "torch._inductor.cudagraph_trees", "torch._inductor.compile_fx")
 # Torch reads these variables while it is loaded; a fork server loads it with their values.
 FOR_TORCH = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING")
@@ -126,12 +145,17 @@ def run_simulated(
     early = {key: value for key, value in env.items() if key in FOR_TORCH}
     late = all(key.startswith("FERRO_") and key not in EARLY for key in env.keys() - early.keys())
     if late and not start_anew:
-        compiles = any(Path(word).name in COMPILING for word in words[:2])
         with _one_at_a_time:
-            server = _fork_server(frozenset(early.items()), compiles)
+            server = _fork_server(frozenset(early.items()), _loads_compiler(words))
         return server.run([str(word) for word in words], machine, env, destructors)
     start = [] if machine is None else ["-c", SIMULATE, json.dumps(machine)]
     return run([sys.executable, *start, *words], env)
+
+
+def _loads_compiler(words: Sequence[str | Path]) -> bool:
+    """Whether a program among the words of a command loads torch's compiler."""
+    files = [path for path in map(Path, words) if path.suffix == ".py" and path.is_file()]
+    return any(f.stem in COMPILING or LOADS_COMPILER.search(f.read_text()) for f in files)
 
 
 class ForkServer:

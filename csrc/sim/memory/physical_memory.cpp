@@ -9,7 +9,6 @@
 #include <cstring>
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 namespace ferro::sim {
@@ -22,14 +21,58 @@ constexpr std::size_t kWindow = kGiB;
 constexpr std::size_t kSlotsPerWindow = kWindow / kChunk;
 // Smaller ranges are cleared by writing zeros, which is cheaper than returning pages.
 constexpr std::size_t kClearByPages = 64 * kKiB;
-// Smaller pieces of the file are copied each time they are taken.
+// Smaller pieces of host memory are copied each time they are taken.
 constexpr std::size_t kHeldBytes = 4 * kKiB;
-// Smaller writes go into the file.
+// Smaller writes go into host memory.
 constexpr std::size_t kHeldWrite = 64 * kKiB;
+// A chunk that begins with a write of this size gets one large host page. Its page fault takes as
+// long as a hundred faults of small pages.
+constexpr std::size_t kLargePageWrite = 512 * kKiB;
+// The bits of an entry of /proc/self/pagemap for a page that is present or swapped out.
+constexpr std::uint64_t kInUse = std::uint64_t{3} << 62;
 
-std::byte* map_file(int file, std::size_t offset, std::size_t bytes) {
-  void* const mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
-                            file, static_cast<off_t>(offset));
+// A window of zeros, at a multiple of the chunk size as large pages require. The kernel gives host
+// memory to pages that are written to.
+std::byte* map_window(bool large_pages) {
+  void* const mapped = mmap(nullptr, kWindow + kChunk, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  FERRO_CHECK(mapped != MAP_FAILED, std::string(std::strerror(errno)));
+  auto* const begin = static_cast<std::byte*>(mapped);
+  const std::size_t before = align_up(reinterpret_cast<std::uintptr_t>(begin), kChunk) -
+                             reinterpret_cast<std::uintptr_t>(begin);
+  if (before > 0) {
+    munmap(begin, before);
+  }
+  std::byte* const window = begin + before;
+  munmap(window + kWindow, kChunk - before);
+  if (large_pages) {
+    madvise(window, kWindow, MADV_HUGEPAGE);  // a kernel without them returns an error
+  }
+  return window;
+}
+
+// Which of the host pages from `begin` on are in use. All of them if the kernel does not tell.
+std::vector<bool> pages_in_use(const std::byte* begin, std::size_t pages) {
+  std::vector<std::uint64_t> entries(pages);
+  const std::size_t bytes = pages * sizeof(entries[0]);
+  const auto at = reinterpret_cast<std::uintptr_t>(begin) / kHostPage * sizeof(entries[0]);
+  // Opened each time, because after a fork a descriptor still shows the memory of the parent.
+  const int file = ::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  const bool told = file >= 0 && pread(file, entries.data(), bytes, static_cast<off_t>(at)) ==
+                                     static_cast<ssize_t>(bytes);
+  if (file >= 0) {
+    close(file);
+  }
+  std::vector<bool> in_use(pages, true);
+  for (std::size_t i = 0; told && i < pages; ++i) {
+    in_use[i] = (entries[i] & kInUse) != 0;
+  }
+  return in_use;
+}
+
+std::byte* map_file(int file, std::size_t bytes) {
+  void* const mapped =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
   FERRO_CHECK(mapped != MAP_FAILED, std::string(std::strerror(errno)));
   return static_cast<std::byte*>(mapped);
 }
@@ -45,7 +88,7 @@ PhysicalMemory::PhysicalMemory(std::size_t capacity, bool backed, SharedCapacity
 std::unique_ptr<PhysicalMemory> PhysicalMemory::shared(int file, std::size_t bytes, bool backed) {
   std::unique_ptr<PhysicalMemory> memory(new PhysicalMemory(Shared{}, bytes));
   if (backed) {
-    memory->shared_ = map_file(file, 0, bytes);
+    memory->shared_ = map_file(file, bytes);
   }
   return memory;
 }
@@ -54,11 +97,8 @@ PhysicalMemory::~PhysicalMemory() {
   if (shared_ != nullptr) {
     munmap(shared_, capacity_);
   }
-  for (std::byte* const window : windows_) {
-    munmap(window, kWindow);
-  }
-  if (file_ >= 0) {
-    close(file_);
+  for (const Window& window : windows_) {
+    munmap(window.begin, kWindow);
   }
 }
 
@@ -98,24 +138,24 @@ void PhysicalMemory::free(std::size_t offset, std::size_t bytes) {
 }
 
 std::byte* PhysicalMemory::place(std::size_t slot) const {
-  return windows_[slot / kSlotsPerWindow] + slot % kSlotsPerWindow * kChunk;
+  return windows_[slot / kSlotsPerWindow].begin + slot % kSlotsPerWindow * kChunk;
 }
 
-std::size_t PhysicalMemory::take_slot() {
-  if (free_slots_.empty()) {
-    if (file_ < 0) {
-      file_ = memfd_create("ferro_sim_device", MFD_CLOEXEC);
-      FERRO_CHECK(file_ >= 0, "no memory file: " + std::string(std::strerror(errno)));
-    }
-    const std::size_t length = windows_.size() * kWindow;
-    FERRO_CHECK(ftruncate(file_, static_cast<off_t>(length + kWindow)) == 0);
-    windows_.push_back(map_file(file_, length, kWindow));
-    for (std::size_t slot = windows_.size() * kSlotsPerWindow; slot > length / kChunk;) {
-      free_slots_.push_back(--slot);
+std::vector<std::size_t>& PhysicalMemory::free_slots(bool large_pages) {
+  return large_pages ? free_large_slots_ : free_slots_;
+}
+
+std::size_t PhysicalMemory::take_slot(bool large_pages) {
+  std::vector<std::size_t>& unused = free_slots(large_pages);
+  if (unused.empty()) {
+    const std::size_t first = windows_.size() * kSlotsPerWindow;
+    windows_.push_back({map_window(large_pages), large_pages});
+    for (std::size_t slot = first + kSlotsPerWindow; slot > first;) {
+      unused.push_back(--slot);
     }
   }
-  const std::size_t slot = free_slots_.back();
-  free_slots_.pop_back();
+  const std::size_t slot = unused.back();
+  unused.pop_back();
   return slot;
 }
 
@@ -127,13 +167,13 @@ const std::byte* PhysicalMemory::find(std::size_t offset) const {
   return slot == slots_.end() ? nullptr : place(slot->second) + offset % kChunk;
 }
 
-std::byte* PhysicalMemory::open(std::size_t offset) {
+std::byte* PhysicalMemory::open(std::size_t offset, std::size_t bytes) {
   if (shared_ != nullptr) {
     return shared_ + offset;
   }
   const auto [slot, fresh] = slots_.try_emplace(offset / kChunk);
   if (fresh) {
-    slot->second = take_slot();
+    slot->second = take_slot(bytes >= kLargePageWrite);
   }
   return place(slot->second) + offset % kChunk;
 }
@@ -183,7 +223,7 @@ void PhysicalMemory::write(std::size_t offset, const void* source, std::size_t b
       contents_.set(at, piece, copy_bytes(from, piece), 0);
       clear_piece(at, piece);
     } else {
-      std::memmove(open(at), from, piece);
+      std::memmove(open(at, piece), from, piece);
     }
     from += piece;
   });
@@ -350,7 +390,7 @@ void PhysicalMemory::fill(std::size_t offset, std::uint64_t value, std::size_t w
     return;
   }
   for_each_piece(offset, bytes, [&](std::size_t at, std::size_t piece) {
-    std::byte* const to = open(at);
+    std::byte* const to = open(at, piece);
     std::size_t done = std::min(width, piece);
     for (std::size_t i = 0; i < done; ++i) {
       to[i] = element[(at - offset + i) % width];
@@ -419,19 +459,19 @@ void PhysicalMemory::for_each_written(std::size_t offset, std::size_t bytes,
   if (slot == slots_.end()) {
     return;
   }
-  const std::size_t chunk = slot->second * kChunk;  // where it is in the file
-  std::size_t at = chunk + offset % kChunk;
-  const std::size_t end = at + bytes;
-  while (at < end) {
-    const off_t data = lseek(file_, static_cast<off_t>(at), SEEK_DATA);
-    if (data < 0 || static_cast<std::size_t>(data) >= end) {
-      return;
+  const std::size_t chunk = align_down(offset, kChunk);
+  const std::size_t first = align_down(offset, kHostPage);
+  const std::size_t end = offset + bytes;
+  const std::vector<bool> in_use = pages_in_use(place(slot->second) + (first - chunk),
+                                                (align_up(end, kHostPage) - first) / kHostPage);
+  for (std::size_t i = 0; i < in_use.size();) {
+    const std::size_t run = i;
+    for (; i < in_use.size() && in_use[i] == in_use[run]; ++i) {
     }
-    const off_t hole = lseek(file_, data, SEEK_HOLE);
-    FERRO_CHECK(hole > data, "no hole at the end of a memory file");
-    const std::size_t begin = static_cast<std::size_t>(data);
-    at = std::min(static_cast<std::size_t>(hole), end);
-    visit(align_down(offset, kChunk) + (begin - chunk), at - begin);
+    if (in_use[run]) {
+      const std::size_t begin = std::max(offset, first + run * kHostPage);
+      visit(begin, std::min(end, first + i * kHostPage) - begin);
+    }
   }
 }
 
@@ -462,7 +502,7 @@ void PhysicalMemory::clear(std::size_t offset, std::size_t bytes) {
   certainties_.set(offset, bytes, FERRO_SIM_KNOWN);
   contents_.remove(offset, bytes);
   origins_.remove(offset, bytes);
-  clear_file(offset, bytes);
+  clear_memory(offset, bytes);
 }
 
 void PhysicalMemory::discard(std::size_t offset, std::size_t bytes) {
@@ -491,7 +531,7 @@ void PhysicalMemory::discard_contents(std::size_t offset, std::size_t bytes) {
   });
 }
 
-void PhysicalMemory::clear_file(std::size_t offset, std::size_t bytes) {
+void PhysicalMemory::clear_memory(std::size_t offset, std::size_t bytes) {
   for_each_piece(offset, bytes,
                  [this](std::size_t at, std::size_t piece) { clear_piece(at, piece); });
 }
@@ -515,22 +555,21 @@ void PhysicalMemory::clear_piece(std::size_t offset, std::size_t bytes) {
   const std::size_t end = align_down(offset % kChunk + bytes, kHostPage);
   std::memset(to, 0, begin - offset % kChunk);
   std::memset(place(slot) + end, 0, offset % kChunk + bytes - end);
-  const int result =
-      fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                static_cast<off_t>(slot * kChunk + begin), static_cast<off_t>(end - begin));
+  const int result = madvise(place(slot) + begin, end - begin, MADV_DONTNEED);
   FERRO_CHECK(result == 0, "simulated memory cannot be cleared");
   if (bytes == kChunk) {
     slots_.erase(found);
-    free_slots_.push_back(slot);
+    free_slots(windows_[slot / kSlotsPerWindow].large_pages).push_back(slot);
   }
 }
 
 std::size_t PhysicalMemory::host_bytes() const {
-  struct stat status = {};
-  if (file_ < 0 || fstat(file_, &status) != 0) {
-    return 0;
+  std::size_t pages = 0;
+  for (const auto& [chunk, slot] : slots_) {
+    const std::vector<bool> in_use = pages_in_use(place(slot), kChunk / kHostPage);
+    pages += static_cast<std::size_t>(std::count(in_use.begin(), in_use.end(), true));
   }
-  return static_cast<std::size_t>(status.st_blocks) * 512;
+  return pages * kHostPage;
 }
 
 }  // namespace ferro::sim

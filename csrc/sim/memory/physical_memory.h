@@ -1,15 +1,14 @@
-// The physical memory of one device, or the bytes that several processes share: a sparse memory
-// file.
+// The physical memory of one device, or the bytes that several processes share in a file.
 //
 // Offsets are contiguous, and exceed the capacity, so that fragmentation never fails an allocation
 // that the capacity allows. Only chunks of 2 MiB to which nonzero bytes were written take host
-// memory. They lie anywhere in the file. It is mapped GiB by GiB as it grows, because host and
-// devices share the addresses of the process. Not thread-safe; the machine's lock guards it. Bytes
-// keep the certainty of their last `mark` until the next write; copies carry it. Parts may hold
-// contents by reference, which are computed when they are read; the bytes of the file behind these
-// parts are meaningless. Invariants: allocated() = sum of the sizes of all allocated ranges +
+// memory. They lie anywhere in windows of a GiB, which are mapped one by one, because host and
+// devices share the addresses of the process. Chunks that begin with a large write lie in windows
+// with large host pages. Not thread-safe; the machine's lock guards it. Bytes keep the certainty of
+// their last `mark` until the next write; copies carry it. Parts may hold contents by reference,
+// which are computed when they are read; the host memory behind these parts is meaningless. Invariants: allocated() = sum of the sizes of all allocated ranges +
 // overhead <= capacity(), over all processes that share the device; the bytes of a chunk without a
-// place in the file are zero.
+// slot are zero.
 #pragma once
 
 #include "sim/memory/certainties.h"
@@ -79,8 +78,8 @@ class PhysicalMemory {
   void hold(std::size_t offset, std::size_t bytes, const ContentsRef& contents, std::size_t at);
   // Computes the contents of the range. Contents that cannot be computed become unknown zeros.
   void compute(std::size_t offset, std::size_t bytes);
-  // Appends the pieces behind the range, each with a reference for the caller. Bytes that lie in
-  // the file become contents. After that, large writes become contents at once, because they are
+  // Appends the pieces behind the range, each with a reference for the caller. Bytes in host memory
+  // become contents. After that, large writes become contents at once, because they are
   // likely to be taken again.
   void take_pieces(std::size_t offset, std::size_t bytes, std::vector<ferro_sim_piece>& pieces);
   // Says where the bytes of a range come from, `at` bytes into that origin, until the next write.
@@ -96,7 +95,7 @@ class PhysicalMemory {
   // Parts that hold contents.
   std::size_t held_parts() const { return contents_.count(); }
 
-  // Bytes of host memory behind the file.
+  // Bytes of host memory behind the chunks.
   std::size_t host_bytes() const;
 
  private:
@@ -120,14 +119,15 @@ class PhysicalMemory {
   // zeros.
   template <typename Visit>
   void for_each_written(std::size_t offset, std::size_t bytes, const Visit& visit) const;
-  // The bytes of a piece. Gives its chunk a place in the file.
-  std::byte* open(std::size_t offset);
+  // The bytes of a piece that is written to. Gives its chunk a slot.
+  std::byte* open(std::size_t offset, std::size_t bytes);
   std::byte* place(std::size_t slot) const;
-  std::size_t take_slot();
+  std::vector<std::size_t>& free_slots(bool large_pages);
+  std::size_t take_slot(bool large_pages);
   // Zeros the range, and returns whole host pages.
   void clear(std::size_t offset, std::size_t bytes);
-  // Zeros only the bytes in the file; the caller updates the contents and the certainties.
-  void clear_file(std::size_t offset, std::size_t bytes);
+  // Zeros only the bytes in host memory; the caller updates the contents and the certainties.
+  void clear_memory(std::size_t offset, std::size_t bytes);
   void clear_piece(std::size_t offset, std::size_t bytes);
   // Zeros the range; the caller updates the origins and the certainties.
   void discard_contents(std::size_t offset, std::size_t bytes);
@@ -137,15 +137,19 @@ class PhysicalMemory {
   const int device_ = 0;  // in `sharing_`
   std::size_t allocated_ = 0;
   std::size_t peak_ = 0;
-  const bool backed_;  // by a file of its own
-  int file_ = -1;      // from the first write on
+  const bool backed_;  // by host memory of its own
   // The whole file of another owner, mapped; else null.
   std::byte* shared_ = nullptr;
-  std::vector<std::byte*> windows_;  // the file, mapped
-  // The places of chunks in the file, in chunks.
+  struct Window {
+    std::byte* begin;
+    bool large_pages;
+  };
+  std::vector<Window> windows_;
+  // The places of chunks in the windows, in chunks.
   std::unordered_map<std::size_t, std::size_t> slots_;
   std::vector<std::size_t> free_slots_;
-  FreeRanges free_;  // of the offsets
+  std::vector<std::size_t> free_large_slots_;  // of windows with large pages
+  FreeRanges free_;                            // of the offsets
   Certainties certainties_;
   ContentsRanges contents_;
   ContentsRanges origins_;  // of bytes that are not those of contents with an identity
