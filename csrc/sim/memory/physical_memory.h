@@ -6,9 +6,9 @@
 // devices share the addresses of the process. Chunks that begin with a large write lie in windows
 // with large host pages. Not thread-safe; the machine's lock guards it. Bytes keep the certainty of
 // their last `mark` until the next write; copies carry it. Parts may hold contents by reference,
-// which are computed when they are read; the host memory behind these parts is meaningless. Invariants: allocated() = sum of the sizes of all allocated ranges +
-// overhead <= capacity(), over all processes that share the device; the bytes of a chunk without a
-// slot are zero.
+// which are computed when they are read; the host memory behind these parts is meaningless.
+// Invariants: allocated() = sum of the sizes of all allocated ranges + overhead <= capacity(), over
+// all processes that share the device; the bytes of a chunk without a slot are zero.
 #pragma once
 
 #include "sim/memory/certainties.h"
@@ -79,8 +79,8 @@ class PhysicalMemory {
   // Computes the contents of the range. Contents that cannot be computed become unknown zeros.
   void compute(std::size_t offset, std::size_t bytes);
   // Appends the pieces behind the range, each with a reference for the caller. Bytes in host memory
-  // become contents. After that, large writes become contents at once, because they are
-  // likely to be taken again.
+  // become contents. After that, large writes become contents at once, because they are likely to
+  // be taken again.
   void take_pieces(std::size_t offset, std::size_t bytes, std::vector<ferro_sim_piece>& pieces);
   // Says where the bytes of a range come from, `at` bytes into that origin, until the next write.
   void originate(std::size_t offset, std::size_t bytes, ContentsRef origin, std::size_t at) {
