@@ -114,9 +114,9 @@ class Capture:
     """A capture of this thread: its stream is the current one until the capture is over.
 
     `begin_capture()` creates it. If the program drops it without ending it, it is discarded, unless
-    the program gave the stream: such a capture runs until `end_capture(stream)`. Captures may end
-    in any order. CUDA lets only the thread that began a capture end it, unless the mode is
-    `RELAXED`: a capture that is dropped in another thread runs until its own begins another one.
+    the program gave the stream: such a capture runs until `end_capture(stream)`. CUDA lets only the
+    thread that began a capture end it, unless the mode is `RELAXED`: a capture that is dropped in
+    another thread runs until its own begins another one.
     """
 
     def __init__(
