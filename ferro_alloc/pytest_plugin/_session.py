@@ -7,6 +7,7 @@ import dataclasses
 import gc
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -166,11 +167,17 @@ class Session:
             pytest.fail("\n".join(lines), pytrace=False)
 
     def note(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
-        """Adds the numbers to the properties before the report of the call is made."""
-        meter = self._meters.get(item)
         if call.excinfo is not None:
             self._failed.add(item.nodeid)
-        if call.when == "call" and meter is not None and meter.is_used():
+
+    def add_numbers(self, item: pytest.Item) -> None:
+        """Adds the numbers to the properties of the test."""
+        meter = self._meters.get(item)
+        if meter is None or not meter.is_used():
+            return
+        if self._options.ferro_measured:
+            self._comparison.note(meter.properties())
+        else:
             item.user_properties.extend(meter.properties().items())
 
     def judge_leaks(self, item: pytest.Item) -> None:
@@ -196,6 +203,12 @@ class Session:
     def see(self, report: pytest.TestReport) -> None:
         self._unjudged.see(report)
         self._comparison.see(report)
+
+    def see_warning(self, found: warnings.WarningMessage) -> None:
+        self._comparison.see_warning(found)
+
+    def judge_subtests(self, report: pytest.TestReport) -> None:
+        self._comparison.judge_subtests(report)
 
     # ---- the end
 

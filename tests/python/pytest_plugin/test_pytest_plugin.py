@@ -329,7 +329,7 @@ ALONE = ("--pdb", "--lf", "--ff", "--nf", "--sw", "--sw-skip", "--cache-clear", 
 @pytest.mark.parametrize("options", [ALONE, ("-n2",)], ids=["alone", "workers"])
 def test_compare(tmp_path: Path, options: tuple[str, ...]) -> None:
     (tmp_path / "coverage_stand_in.py").write_text(COVERAGE)
-    words = ("--ferro-simulate=h100", "--ferro-compare", *USERS_FILES, *WRITERS, *options)
+    words = ("-rf", "--ferro-simulate=h100", "--ferro-compare", *USERS_FILES, *WRITERS, *options)
     done = run(tmp_path, COMPARED, *words, "-k", "test_suite.py", "test_suite.py")
     compared = "test_compared[http://a//b]"
     expected = {compared: "passed", "test_fails": "failure", "test_other": "passed"}
@@ -337,8 +337,9 @@ def test_compare(tmp_path: Path, options: tuple[str, ...]) -> None:
     assert re.search(r"peak allocated / reserved +native +expandable +ferro_alloc", done.text)
     row = re.escape(f"test_suite.py::{compared}")
     assert re.search(rf"{row}( +4\.00 MiB / \d+\.00 MiB){{3}}", done.text)
-    assert "under ferro_alloc:" in done.text
-    assert "under native:" not in done.text
+    assert re.search(r"under native: passed\s+under expandable: passed", done.text)
+    assert "under ferro_alloc: failed, as above" in done.text
+    assert "FAILED test_suite.py::test_fails - AssertionError: another allocator" in done.text
     numbers = done.properties(compared)
     assert numbers["native.peak_allocated_bytes"] == str(4 << 20)
     assert numbers["ferro_alloc.peak_reserved_bytes"] == str(4 << 20)
@@ -358,8 +359,18 @@ def test_compare(tmp_path: Path, options: tuple[str, ...]) -> None:
 
 
 OUTCOMES = """
+import logging, time, warnings
 import pytest
 pytestmark = pytest.mark.gpu_memory_compare
+
+@pytest.fixture
+def breaks_after():
+    yield
+    raise ValueError("the teardown broke")
+
+@pytest.fixture
+def breaks_before():
+    raise ValueError("the setup broke")
 
 @pytest.mark.xfail(reason="a known fault")
 def test_fails_as_expected():
@@ -369,25 +380,131 @@ def test_fails_as_expected():
 def test_passes_unexpectedly():
     pass
 
+@pytest.mark.xfail(reason="an old fault", strict=True)
+def test_passes_unexpectedly_and_strictly():
+    pass
+
 @pytest.mark.xfail(reason="it would hang", run=False)
 def test_does_not_run(): ...
 
 @pytest.mark.skip(reason="another machine's")
 def test_skipped(): ...
+
+def test_skips_before_an_error(breaks_after):
+    pytest.skip("its own reason")
+
+def test_passes_before_an_error(breaks_after): ...
+
+def test_fails_before_an_error(breaks_after):
+    assert 1 == 2
+
+def test_errs(breaks_before): ...
+
+def test_prints_and_records(record_property):
+    print("a line of the test")
+    logging.warning("a line of the log")
+    warnings.warn("a warning of the test", FutureWarning)
+    record_property("pair", (1, 2))
+    record_property("numbers", {1, 2})
+    time.sleep(0.05)
+    raise OSError("the cause\\nmore of it")
+"""
+SUBTESTS = """
+import unittest
+import pytest
+pytestmark = pytest.mark.gpu_memory_compare
+
+def test_skips_one(subtests):
+    with subtests.test("one"):
+        pytest.skip("its own reason")
+
+def test_skips_one_and_fails_another(subtests):
+    with subtests.test("one"):
+        pytest.skip("its own reason")
+    with subtests.test("two"):
+        assert False
+
+class TestCases(unittest.TestCase):
+    def test_case(self):
+        with self.subTest("one"):
+            self.skipTest("its own reason")
+        with self.subTest("two"):
+            self.fail()
 """
 
 
+def summary(done: Run) -> tuple[list[str], list[str]]:
+    """The lines of the short summary, and the counts."""
+    lines = re.sub(r"^\[gw\d\].*\n", "", done.text, flags=re.MULTILINE)
+    kinds = "FAILED|ERROR|SKIPPED|XFAIL|XPASS|SUBFAILED"
+    found = re.findall(rf"^(?:{kinds})\b.*", lines, re.MULTILINE)
+    counts = re.findall(r"\d+ (?:failed|passed|skipped|xfailed|xpassed|errors?|warnings?)", lines)
+    return sorted(found), counts
+
+
+def cases(done: Run) -> list[object]:
+    """The file of --junitxml without what the plugin adds, and which tests took a while."""
+    found: list[object] = []
+    for case in ET.parse(done.junit).iter("testcase"):
+        where = {key: value for key, value in case.attrib.items() if key != "time"}
+        own = r"gpu_memory_compared|(native|expandable|ferro_alloc)\.peak_\w+"
+        for each in case.iter("property"):
+            if not re.fullmatch(own, each.get("name", "")):
+                found.append((where, each.attrib))
+        for tag in ("failure", "error", "skipped", "system-out", "system-err"):
+            for each in case.iter(tag):
+                text = (each.text or "").partition("compared allocators")[0].rstrip("\n -")
+                text = re.sub("0x[0-9a-f]+", "", text)
+                found.append((where, tag, each.attrib, text))
+        found.append((where, float(case.get("time", "0")) >= 0.05))
+    return found
+
+
+SHOWS = ("-rA", "-o", "junit_family=xunit1", "-o", "junit_logging=all", "-W", "default")
+
+
 @pytest.mark.long
-def test_compared_tests_have_the_outcomes_of_pytest(tmp_path: Path) -> None:
-    done = run(tmp_path, OUTCOMES, "--ferro-simulate=h100", "--ferro-compare", "-rsxX")
-    assert re.search(r"1 skipped, 2 xfailed, 1 xpassed", done.text), done.text
-    for line in (
-        r"XFAIL test_suite.py::test_fails_as_expected - a known fault",
-        r"XFAIL test_suite.py::test_does_not_run - \[NOTRUN\] it would hang",
-        r"XPASS test_suite.py::test_passes_unexpectedly - an old fault",
-        r"SKIPPED \[1\] test_suite.py:\d+: another machine's",
-    ):
-        assert re.search(line, done.text), done.text
+@pytest.mark.parametrize("suite", [OUTCOMES, SUBTESTS], ids=["outcomes", "subtests"])
+def test_compared_tests_are_reported_as_by_pytest(tmp_path: Path, suite: str) -> None:
+    if suite == SUBTESTS and int(pytest.__version__.partition(".")[0]) < 9:
+        pytest.skip("pytest 9 has subtests")
+    plain = run(tmp_path, suite, *SHOWS, "--ferro-simulate=h100")
+    expected = cases(plain)
+    done = run(tmp_path, suite, *SHOWS, "--ferro-simulate=h100", "--ferro-compare")
+    assert done.status == plain.status == 1, done.text
+    assert summary(done) == summary(plain), done.text + plain.text
+    assert cases(done) == expected
+    if suite == OUTCOMES:
+        for text in ("a line of the test", "a line of the log", "FutureWarning: a warning"):
+            assert text in done.text
+        assert (
+            "under native: failed, as above\nunder expandable: failed, in the same way" in done.text
+        )
+        workers = run(tmp_path, suite, *SHOWS, "--ferro-simulate=h100", "--ferro-compare", "-n2")
+        assert sorted(map(str, cases(workers))) == sorted(map(str, expected))
+        assert summary(workers)[0] == summary(plain)[0], workers.text
+
+
+DIES = """
+import os
+import pytest
+
+@pytest.mark.gpu_memory_compare
+def test_dies():
+    os._exit(3)
+"""
+
+
+@pytest.mark.parametrize("option", ["", "--setup-plan", "--setup-only"])
+def test_a_comparison_without_results(tmp_path: Path, option: str) -> None:
+    """A process that ends early fails the test; a run that shows tests only starts none."""
+    done = run(tmp_path, DIES, "-rf", "--ferro-compare", *filter(None, [option]))
+    if option:
+        assert done.status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED), done.text
+        assert "test_dies" in done.text
+    else:
+        line = "FAILED test_suite.py::test_dies - the process ended with 3 before the test did"
+        assert line in done.text
 
 
 def test_inactive_without_options(tmp_path: Path) -> None:
