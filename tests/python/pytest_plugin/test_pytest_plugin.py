@@ -507,6 +507,85 @@ def test_a_comparison_without_results(tmp_path: Path, option: str) -> None:
         assert line in done.text
 
 
+PEAKS = """
+import pytest, torch
+import ferro_alloc
+MIB = 1 << 20
+
+def take(size):
+    torch.empty(size, dtype=torch.uint8, device="cuda")
+
+@pytest.fixture(scope="module", autouse=True)
+def whole():
+    torch.cuda.reset_peak_memory_stats()
+    yield
+    assert torch.cuda.max_memory_allocated() == 64 * MIB
+    assert torch.cuda.memory_stats()["allocated_bytes.large_pool.peak"] == 64 * MIB
+    assert torch.accelerator.max_memory_allocated() == 64 * MIB
+    IF_NOT_MEASURED
+    torch.cuda.reset_peak_memory_stats()
+    take(2 * MIB)
+    assert torch.cuda.max_memory_allocated() == 2 * MIB
+    if ferro_alloc.is_installed():
+        ferro_alloc.device().reset_peak_stats()
+        assert torch.cuda.max_memory_allocated() == 0
+
+def test_large():
+    take(64 * MIB)
+
+MARK
+def test_small():
+    take(4 * MIB)
+
+MARK
+def test_other():
+    take(16 * MIB)
+"""
+MEASURED = """
+@pytest.mark.gpu_memory_limit("9MiB")
+def test_within(gpu_memory):
+    take(8 * MIB)
+    assert gpu_memory.peak_allocated_bytes == 8 * MIB
+    assert gpu_memory.peak_reserved_bytes >= 64 * MIB
+
+def test_while_it_runs(request):
+    take(8 * MIB)
+    gpu_memory = request.getfixturevalue("gpu_memory")
+    take(4 * MIB)
+    assert gpu_memory.peak_allocated_bytes == 4 * MIB
+    assert gpu_memory.allocations == 1
+
+@pytest.mark.gpu_memory_limit("15MiB")
+def test_resets_its_own():
+    torch.cuda.reset_peak_memory_stats()
+    take(64 * MIB)
+    torch.cuda.reset_peak_memory_stats()
+    take(64 * MIB)
+"""
+STATUS = (
+    "if ferro_alloc.is_installed(): assert ferro_alloc.device().max_memory_allocated == 64 * MIB"
+)
+
+
+@pytest.mark.parametrize("option", ["--ferro-alloc=strict", "--ferro-simulate=h100"])
+def test_peaks_of_the_program_stay(tmp_path: Path, option: str) -> None:
+    suite = PEAKS.replace("MARK", "").replace("IF_NOT_MEASURED", STATUS)
+    done = run_forked(tmp_path, suite, option, "--ferro-simulate=h100")
+    assert set(done.outcomes().values()) == {"passed"}, done.text
+    assert done.properties("test_small") == {}
+
+
+@pytest.mark.parametrize("option", ["--ferro-alloc=strict", "--gpu-memory-leaks"])
+def test_peaks_of_the_program_stay_beside_those_of_tests(tmp_path: Path, option: str) -> None:
+    suite = PEAKS.replace("MARK", '@pytest.mark.gpu_memory_limit("32MiB")')
+    suite = suite.replace("IF_NOT_MEASURED", "") + MEASURED
+    done = run_forked(tmp_path, suite, option, "--ferro-simulate=h100")
+    outcomes = done.outcomes()
+    assert outcomes.pop("test_resets_its_own") == "failure", done.text
+    assert set(outcomes.values()) == {"passed"}, done.text
+    assert done.properties("test_other")["peak_allocated_bytes"] == str(16 << 20)
+
+
 def test_inactive_without_options(tmp_path: Path) -> None:
     suite = """
 import sys
