@@ -9,11 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ferro_alloc._own_lines import NO_LINE
 from ferro_alloc.pytest_plugin._peaks import Stats, View, open_view
 from ferro_alloc.pytest_plugin._text import size_text
 
 NO_GPU = "no NVIDIA GPU on this machine (--ferro-simulate=h100 simulates one)"
 NO_TORCH = "torch cannot be imported"
+BEFORE_THE_TEST = "(allocated before the test)"
+BEFORE_THE_HISTORY = "(allocated before the first event of the history)"
 MOST_LINES = 10
 Block = tuple[int, int, int]
 """Device, address and size."""
@@ -131,13 +134,17 @@ class Meter:
         found: list[tuple[int, defaultdict[str, list[int]]]] = []
         for device in _trace.devices(snapshot):
             trace = _trace.read(snapshot, device)
+            is_whole = self._recorded and trace.events < _ENTRIES
+            before = BEFORE_THE_TEST if is_whole else BEFORE_THE_HISTORY
             allocated = trace.allocated()
             peak = max(range(len(allocated)), key=allocated.__getitem__)
             held: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
             blocks = trace.blocks
             for index, born in enumerate(blocks.born):
                 if born <= peak < blocks.requested[index]:
-                    entry = held[trace.stacks.lines[blocks.stack[index]]]
+                    line = trace.stacks.lines[blocks.stack[index]]
+                    # Blocks from before the history have no stack.
+                    entry = held[before if born < 0 and line == NO_LINE else line]
                     entry[0] += blocks.size[index]
                     entry[1] += 1
             found.append((allocated[peak], held))

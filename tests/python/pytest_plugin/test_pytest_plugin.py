@@ -127,12 +127,13 @@ class Run:
 PRINTS = ("-rs", "--strict-markers", "--junitxml=junit.xml")
 
 
-def run(folder: Path, suite: str, *options: str) -> Run:
-    """Runs pytest as a user does, in a new interpreter."""
+def run(folder: Path, suite: str, *options: str, inherits: bool = False) -> Run:
+    """Runs pytest as a user does, in a new interpreter. It may inherit a simulated GPU."""
     (folder / "test_suite.py").write_text(suite)
-    dropped = ("FERRO_ALLOC", "FERRO_ALLOC_SIM", "FERRO_ALLOC_CONF", "PYTEST_XDIST_WORKER")
+    dropped = {"FERRO_ALLOC", "FERRO_ALLOC_SIM", "FERRO_ALLOC_CONF", "PYTEST_XDIST_WORKER"}
+    dropped -= {"FERRO_ALLOC_SIM"} if inherits else set()
     env = {key: value for key, value in os.environ.items() if key not in dropped}
-    env |= {"PYTHONPATH": str(ROOT), "PYTEST_PLUGINS": PLUGIN}
+    env |= {"PYTHONPATH": f"{ROOT}:{folder}", "PYTEST_PLUGINS": PLUGIN}
     command = [sys.executable, "-m", "pytest", *PRINTS, f"--rootdir={folder}", *options]
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
     return Run(done.returncode, done.stdout + done.stderr, folder / "junit.xml")
@@ -485,6 +486,43 @@ def test_compared_tests_are_reported_as_by_pytest(tmp_path: Path, suite: str) ->
         assert summary(workers)[0] == summary(plain)[0], workers.text
 
 
+INHERITED = """
+import os
+import pytest
+import ferro_alloc.sim
+
+@pytest.mark.gpu_memory_compare
+def test_has_the_same_cards_with_other_memory():
+    assert ferro_alloc.sim.description() == "2 x l4 with 8.00 GiB of memory, eager"
+    sharing = os.environ["FERRO_ALLOC_SIM"].partition("sharing=")[2]
+    with open("sharing.txt", "a") as file:
+        print(sharing, file=file)
+
+def test_runs_in_the_process_of_the_run():
+    with open("sharing.txt", "a") as file:
+        print(os.environ["FERRO_ALLOC_SIM"].partition("sharing=")[2], file=file)
+"""
+
+
+@pytest.mark.parametrize("by", ["variable", pytest.param("conftest", marks=pytest.mark.long)])
+def test_compared_tests_have_the_simulated_gpu_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    if by == "variable":
+        (tmp_path / "sitecustomize.py").write_text(
+            "from ferro_alloc._startup import begin\nbegin()\n"
+        )
+        monkeypatch.setenv("FERRO_ALLOC_SIM", "gpu=l4,count=2,memory=8GiB")
+    else:
+        (tmp_path / "conftest.py").write_text(
+            "import ferro_alloc.sim\nferro_alloc.sim.activate('l4', 2, '8GiB')\n"
+        )
+    done = run(tmp_path, INHERITED, "--ferro-compare", inherits=True)
+    assert done.status == 0, done.text
+    sharing = (tmp_path / "sharing.txt").read_text().split()
+    assert len(sharing) == len(set(sharing)) == 4
+
+
 DIES = """
 import os
 import pytest
@@ -586,6 +624,48 @@ def test_peaks_of_the_program_stay_beside_those_of_tests(tmp_path: Path, option:
     assert done.properties("test_other")["peak_allocated_bytes"] == str(16 << 20)
 
 
+BEFORE = """
+import pytest, torch
+kept = []
+
+def test_keeps():
+    kept.append(torch.ones(4 << 20, device="cuda"))
+
+@pytest.mark.gpu_memory_limit("8MiB")
+def test_over():
+    torch.ones(1 << 20, device="cuda")
+
+@pytest.mark.gpu_memory_limit("8MiB")
+def test_frees_it():
+    more = torch.ones(1 << 20, device="cuda")
+    kept.clear()
+
+def test_records():
+    kept.append(torch.ones(4 << 20, device="cuda"))
+    torch.cuda.memory._record_memory_history()
+    kept.append(torch.ones(2 << 20, device="cuda"))
+
+@pytest.mark.gpu_memory_limit("8MiB")
+def test_over_with_a_history():
+    torch.ones(1 << 20, device="cuda")
+"""
+
+
+@pytest.mark.parametrize(
+    "option", ["--ferro-alloc", pytest.param("-q", id="native", marks=pytest.mark.long)]
+)
+def test_a_limit_names_memory_from_before_the_test(tmp_path: Path, option: str) -> None:
+    done = run_forked(tmp_path, BEFORE, option, "--ferro-simulate=h100")
+    held = re.findall(r"(\d+)\.00 MiB in 1 block: (?:\S*test_suite\.py:\d+ )?(.*)", done.text)
+    before = ("16", "(allocated before the test)")
+    assert held == [
+        *(before, ("4", "test_over")),
+        *(before, ("4", "test_frees_it")),
+        ("16", "(allocated before the first event of the history)"),
+        *(("8", "test_records"), ("4", "test_over_with_a_history")),
+    ], done.text
+
+
 def test_inactive_without_options(tmp_path: Path) -> None:
     suite = """
 import sys
@@ -609,11 +689,22 @@ def test_limit():
 
 def test_fixture(gpu_memory):
     pass
+
+def test_fixture_while_it_runs(request):
+    request.getfixturevalue("gpu_memory")
+"""
+FIXTURE_ALONE = """
+def test_fixture_while_it_runs(request):
+    request.getfixturevalue("gpu_memory")
 """
 
 
 def check_unjudged(done: Run) -> None:
-    assert done.outcomes() == {"test_limit": "passed", "test_fixture": "skipped"}
+    assert done.outcomes() == {
+        "test_limit": "passed",
+        "test_fixture": "skipped",
+        "test_fixture_while_it_runs": "skipped",
+    }
     assert "gpu_memory: no NVIDIA GPU on this machine" in done.text
     assert "not judged in 1 test: no NVIDIA GPU on this machine" in done.text
 
@@ -655,6 +746,7 @@ def unsimulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
         prepare(top / "strict", RUNS, "--ferro-alloc=strict"),
         prepare(top / "goes-on", RUNS, "--ferro-alloc"),
         prepare(top / "unjudged", LIMIT_AND_FIXTURE),
+        prepare(top / "fixture", FIXTURE_ALONE),
         prepare(top / "plain", RUNS),
     ]
     done = programs.run([sys.executable, SUITES, *folders])
@@ -667,6 +759,9 @@ def unsimulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 @pytest.mark.skipif(gpu_count() > 0, reason="a GPU is here")
 def test_without_a_gpu_the_reason_is_named(unsimulated: dict[str, Run]) -> None:
     check_unjudged(unsimulated["unjudged"])
+    done = unsimulated["fixture"]
+    assert done.outcomes() == {"test_fixture_while_it_runs": "skipped"}, done.text
+    assert "gpu_memory: no NVIDIA GPU on this machine" in done.text
 
 
 def test_the_next_run_of_a_process_starts_clean(unsimulated: dict[str, Run]) -> None:
