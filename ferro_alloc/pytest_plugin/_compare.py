@@ -184,8 +184,11 @@ class Comparison:
 
     def _off(self) -> list[str]:
         """Words against options that pytest and its plugins obey before `isolate`, and that write
-        to files of the user's run."""
+        to files or the terminal of the user's run."""
         words = [f"--debug={os.devnull}"] if self._options.debug else []
+        if self._options.capture == "no":
+            # They have no terminal to print to, so the reports carry what a test prints.
+            words.append("--capture=fd")
         # pytest-cov would replace what the run has measured.
         return [*words, "--no-cov"] if hasattr(self._options, "no_cov") else words
 

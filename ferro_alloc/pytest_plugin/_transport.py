@@ -19,6 +19,9 @@ def pack(config: pytest.Config, report: pytest.TestReport) -> dict[str, Any]:
 
 def unpack(config: pytest.Config, data: dict[str, Any]) -> pytest.TestReport:
     found: pytest.TestReport = config.hook.pytest_report_from_serializable(config=config, data=data)
+    if (context := data.get("_subtest.context")) is not None:
+        # pytest puts the texts of a subtest's arguments in quotes once more.
+        object.__setattr__(found.context, "kwargs", context["kwargs"])
     return found
 
 

@@ -305,6 +305,7 @@ def test_compared(address):
 
 @pytest.mark.gpu_memory_compare
 def test_fails():
+    print("a line of the test")
     torch.ones(1 << 10, 1 << 10, device="cuda").matrix_power(2).sum().item()
     assert torch.cuda.get_allocator_backend() == "native", "another allocator"
 """
@@ -323,7 +324,7 @@ def pytest_configure(config):
 """
 USERS_FILES = ("--basetemp=base", "--log-file=log.txt", "-o", "log_file_level=WARNING")
 WRITERS = ("--debug=debug.txt", "-p", "coverage_stand_in", "--cov=test_suite")
-ALONE = ("--pdb", "--lf", "--ff", "--nf", "--sw", "--sw-skip", "--cache-clear", "--maxfail=9")
+ALONE = ("-s", "--pdb", "--lf", "--ff", "--nf", "--sw", "--sw-skip", "--cache-clear", "--maxfail=9")
 
 
 @pytest.mark.long
@@ -345,7 +346,8 @@ def test_compare(tmp_path: Path, options: tuple[str, ...]) -> None:
     assert numbers["native.peak_allocated_bytes"] == str(4 << 20)
     assert numbers["ferro_alloc.peak_reserved_bytes"] == str(4 << 20)
     # The processes that ran the tests have missed something, and have no files of the run.
-    assert f"{READS}test_suite.py:16 (3 times)" in done.text
+    assert f"{READS}test_suite.py:17 (3 times)" in done.text
+    assert re.search(r"Captured stdout call -+\s+a line of the test", done.text)
     assert len(list((tmp_path / "base").rglob("file"))) == 1
     assert set((tmp_path / "covered.txt").read_text().split()) == {"None"}
     # pytest-xdist's workers write to this file all at once, also into a character of another.
@@ -429,7 +431,7 @@ class TestCases(unittest.TestCase):
     def test_case(self):
         with self.subTest("one"):
             self.skipTest("its own reason")
-        with self.subTest("two"):
+        with self.subTest("two", i=2):
             self.fail()
 """
 
@@ -521,6 +523,22 @@ def test_compared_tests_have_the_simulated_gpu_of_the_run(
     assert done.status == 0, done.text
     sharing = (tmp_path / "sharing.txt").read_text().split()
     assert len(sharing) == len(set(sharing)) == 4
+
+
+GROUPED = """
+import pytest
+
+@pytest.mark.gpu_memory_compare
+@pytest.mark.xdist_group("group")
+@pytest.mark.parametrize("x", ["a@b"])
+def test_grouped(x): ...
+"""
+
+
+@pytest.mark.long
+def test_compared_tests_have_groups_of_workers(tmp_path: Path) -> None:
+    done = run(tmp_path, GROUPED, "--ferro-compare", "-n2", "--dist=loadgroup")
+    assert done.status == 0, done.text
 
 
 DIES = """
