@@ -108,7 +108,7 @@ class Comparison:
     def run(self, item: pytest.Item) -> bool | None:
         """Runs the test in three processes and reports it as one; None without --ferro-compare, and
         if pytest shows tests without running them."""
-        options = self._options
+        options = item.config.option
         if not options.ferro_compare or options.ferro_measured or options.setuponly:
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)

@@ -558,6 +558,7 @@ def test_a_comparison_without_results(tmp_path: Path, option: str) -> None:
     if option:
         assert done.status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED), done.text
         assert "test_dies" in done.text
+        assert "peak allocated / reserved" not in done.text
     else:
         line = "FAILED test_suite.py::test_dies - the process ended with 3 before the test did"
         assert line in done.text
