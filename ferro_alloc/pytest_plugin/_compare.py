@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
-from _pytest._code.code import ExceptionRepr
 
 from ferro_alloc._startup import SIMULATED
 from ferro_alloc._tables import table
@@ -109,7 +108,9 @@ class Comparison:
         """Runs the test in three processes and reports it as one; None without --ferro-compare, and
         if pytest shows tests without running them."""
         options = item.config.option
-        if not options.ferro_compare or options.ferro_measured or options.setuponly:
+        if not options.ferro_compare or options.ferro_measured:
+            return None
+        if getattr(options, "setuponly", False):
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         found = [self._run_under(item, name) for name in ALLOCATORS]
@@ -172,21 +173,21 @@ class Comparison:
             if any(each.when == "teardown" for each in reports):
                 return Found(name, reports, data["verdict"], data["warnings"], data["numbers"])
         text = f"the process ended with {done.returncode} before the test did\n"
-        report = pytest.TestReport(
-            nodeid=item.nodeid,
-            location=item.location,
-            keywords=dict.fromkeys(item.keywords, 1),
-            outcome="failed",
-            longrepr=text + done.stdout + done.stderr,
-            when="call",
-        )
-        return Found(name, [report])
+        text += done.stdout + done.stderr
+        keywords: dict[str, Literal[1]] = dict.fromkeys(item.keywords, 1)
+        where = (item.nodeid, item.location, keywords)
+        # The file of --junitxml has the properties of the teardown.
+        reports = [
+            pytest.TestReport(*where, "failed", text, "call"),
+            pytest.TestReport(*where, "passed", None, "teardown"),
+        ]
+        return Found(name, reports)
 
     def _off(self) -> list[str]:
         """Words against options that pytest and its plugins obey before `isolate`, and that write
         to files or the terminal of the user's run."""
         words = [f"--debug={os.devnull}"] if self._options.debug else []
-        if self._options.capture == "no":
+        if getattr(self._options, "capture", "") == "no":
             # They have no terminal to print to, so the reports carry what a test prints.
             words.append("--capture=fd")
         # pytest-cov would replace what the run has measured.
@@ -274,9 +275,10 @@ def _add_comparison(shown: Found, found: list[Found]) -> None:
         lines.append(f"under {each.allocator}: {words}")
     sections.insert(0, ("compared allocators", "\n".join(lines)))
     report = shown.failures()[0]
-    if isinstance(report.longrepr, ExceptionRepr):
+    cause: Any = report.longrepr
+    if hasattr(cause, "addsection"):
         for name, text in sections:
-            report.longrepr.addsection(name, text)
+            cause.addsection(name, text)
     else:
         report.sections += sections
 

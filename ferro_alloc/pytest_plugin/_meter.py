@@ -28,10 +28,10 @@ _COUNTED: dict[str, Callable[[Stats], int]] = {
 
 
 class GpuMemory:
-    """The GPU memory of a test, from the setup of its fixtures until now, or from the request of a
-    test that asked for the fixture while it ran. Numbers of the program's
-    allocator, native or ferro_alloc. Of several devices the peaks are those of the one with the
-    highest; counts are sums."""
+    """The GPU memory of a test, from the setup of its fixtures until now; from the request, if the
+    test requested the fixture while it ran. Numbers of the program's allocator, native or
+    ferro_alloc. Of several devices the peaks are those of the one with the highest; counts are
+    sums."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter

@@ -48,9 +48,13 @@ class Peaks:
         for names, replaced in ((_READS, self._reading), (_RESETS, self._resetting)):
             for name in names:
                 _replace(torch._C, name, replaced)
-        _replace(sys.modules.get("ferro_alloc._C"), "reset_peak", self._resetting)
+        self._has_extension = False
 
     def open(self) -> View:
+        extension = sys.modules.get("ferro_alloc._C")
+        if extension is not None and not self._has_extension:
+            _replace(extension, "reset_peak", self._resetting)
+            self._has_extension = True
         self.views.append(View(self))
         return self.views[-1]
 

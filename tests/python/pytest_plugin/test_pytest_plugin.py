@@ -562,6 +562,7 @@ def test_a_comparison_without_results(tmp_path: Path, option: str) -> None:
     else:
         line = "FAILED test_suite.py::test_dies - the process ended with 3 before the test did"
         assert line in done.text
+        assert done.properties("test_dies").keys() == {"gpu_memory_compared"}
 
 
 PEAKS = """
