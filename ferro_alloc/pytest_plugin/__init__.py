@@ -8,6 +8,7 @@ plugin. See docs/pytest.md.
 from __future__ import annotations
 
 import argparse
+import warnings
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
@@ -158,8 +159,13 @@ def pytest_fixture_setup(
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    result = yield
-    if (active := _active(item.config)) is not None:
+    try:
+        result = yield
+    finally:
+        # Subtests are reported before the call ends, so these are not added with a report.
+        if (active := _active(item.config)) is not None:
+            active.add_numbers(item)
+    if active is not None:
         active.judge_peak(item)
     return result
 
@@ -182,11 +188,12 @@ def pytest_runtest_makereport(
 
 
 class _Reports:
-    """The hook that is called without a configuration."""
+    """Hooks that are called without a configuration, and so of one run."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if (active := _active(self._config)) is not None:
             active.see(report)
@@ -194,6 +201,15 @@ class _Reports:
             from ferro_alloc.pytest_plugin._unjudged import Unjudged
 
             self._config.stash.setdefault(_UNJUDGED, Unjudged()).see(report)
+
+    def pytest_warning_recorded(self, warning_message: warnings.WarningMessage, when: str) -> None:
+        if when == "runtest" and (active := _active(self._config)) is not None:
+            active.see_warning(warning_message)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> None:
+        if (active := _active(self._config)) is not None:
+            active.judge_subtests(report)
 
 
 @pytest.hookimpl(tryfirst=True)

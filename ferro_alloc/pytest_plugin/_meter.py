@@ -5,28 +5,33 @@ from __future__ import annotations
 import gc
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ferro_alloc._own_lines import NO_LINE
+from ferro_alloc.pytest_plugin._peaks import Stats, View, open_view
 from ferro_alloc.pytest_plugin._text import size_text
 
 NO_GPU = "no NVIDIA GPU on this machine (--ferro-simulate=h100 simulates one)"
 NO_TORCH = "torch cannot be imported"
+BEFORE_THE_TEST = "(allocated before the test)"
+BEFORE_THE_HISTORY = "(allocated before the first event of the history)"
 MOST_LINES = 10
 Block = tuple[int, int, int]
 """Device, address and size."""
 _ENTRIES = 1_000_000
-_COUNTED = {
-    "allocations": ("allocation.all.allocated",),
-    "driver_calls": ("num_device_alloc", "num_device_free"),
+_COUNTED: dict[str, Callable[[Stats], int]] = {
+    "allocations": lambda stats: stats["allocation"]["all"]["allocated"],
+    "driver_calls": lambda stats: stats["num_device_alloc"] + stats["num_device_free"],
 }
 
 
 class GpuMemory:
-    """The GPU memory of a test, from the setup of its fixtures until now. Numbers of the program's
-    allocator, native or ferro_alloc. Of several devices the peaks are those of the one with the
-    highest; counts are sums."""
+    """The GPU memory of a test, from the setup of its fixtures until now; from the request, if the
+    test requested the fixture while it ran. Numbers of the program's allocator, native or
+    ferro_alloc. Of several devices the peaks are those of the one with the highest; counts are
+    sums."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
@@ -55,12 +60,19 @@ class GpuMemory:
 class Meter:
     """Begins when it is created."""
 
-    def __init__(self, traced: bool, leaks: bool, required: bool, wider: set[Block]) -> None:
+    def __init__(
+        self, peaks: bool, traced: bool, leaks: bool, required: bool, wider: set[Block]
+    ) -> None:
         """`wider` has the blocks of fixtures of wider scope, of all tests."""
         self.problem = ""
         self._wider = wider
         self._torch: Any = sys.modules.get("torch")
         self._recorded = False
+        self._measures = False
+        self._view: View | None = None
+        self._leaks = leaks
+        self._started: list[Stats] = []
+        self._live: dict[Block, str] = {}
         if required and self._torch is None:
             try:
                 import torch
@@ -71,29 +83,40 @@ class Meter:
         if required and not self._torch.cuda.is_available():
             self.problem = NO_GPU
             return
-        self._leaks = leaks
-        self._started: list[dict[str, int]] = []
-        self._live: dict[Block, str] = {}
-        if not self._is_used():
-            if traced or leaks:
+        if traced or leaks:
+            if self._is_used():
+                self._record(traced)
+            else:
                 # Programs that fork after this keep CUDA uninitialised.
                 self._torch.cuda._lazy_call(lambda: self._record(traced))
-            return
-        if traced or leaks:
-            self._record(traced)
-        if leaks:
+        if leaks and self._is_used():
             self._live = self._blocks()
             self._wider.intersection_update(self._live)
-        for device in self._devices():
-            self._torch.cuda.reset_peak_memory_stats(device)
-            self._started.append(self._torch.cuda.memory_stats(device))
+        if peaks:
+            self.begin_peaks()
+
+    def begin_peaks(self) -> None:
+        """Measures from now on, if it has not begun."""
+        if self.problem or self._measures:
+            return
+        self._measures = True
+        if self._torch is not None:
+            self._view = open_view(self._torch)
+        if self._view is not None and self._is_used():
+            for device in self._devices():
+                self._view.restart(device)
+            self._started = self._stats()
+
+    @property
+    def has_peaks(self) -> bool:
+        return self._measures and self._is_used()
 
     def peak(self, kind: str) -> int:
-        return max((stats[f"{kind}.all.peak"] for stats in self._stats()), default=0)
+        return max((stats[kind]["all"]["peak"] for stats in self._stats()), default=0)
 
     def count(self, kind: str) -> int:
-        now = sum(stats.get(key, 0) for stats in self._stats() for key in _COUNTED[kind])
-        return now - sum(stats.get(key, 0) for stats in self._started for key in _COUNTED[kind])
+        read = _COUNTED[kind]
+        return sum(map(read, self._stats())) - sum(map(read, self._started))
 
     def properties(self) -> dict[str, int]:
         return {
@@ -111,13 +134,17 @@ class Meter:
         found: list[tuple[int, defaultdict[str, list[int]]]] = []
         for device in _trace.devices(snapshot):
             trace = _trace.read(snapshot, device)
+            is_whole = self._recorded and trace.events < _ENTRIES
+            before = BEFORE_THE_TEST if is_whole else BEFORE_THE_HISTORY
             allocated = trace.allocated()
             peak = max(range(len(allocated)), key=allocated.__getitem__)
             held: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
             blocks = trace.blocks
             for index, born in enumerate(blocks.born):
                 if born <= peak < blocks.requested[index]:
-                    entry = held[trace.stacks.lines[blocks.stack[index]]]
+                    line = trace.stacks.lines[blocks.stack[index]]
+                    # Blocks from before the history have no stack.
+                    entry = held[before if born < 0 and line == NO_LINE else line]
                     entry[0] += blocks.size[index]
                     entry[1] += 1
             found.append((allocated[peak], held))
@@ -151,11 +178,10 @@ class Meter:
         return sum(block[2] for block in blocks if block not in self._wider)
 
     def end(self) -> None:
+        if self._view is not None:
+            self._view.close()
         if self._recorded and self._is_used():
             self._torch.cuda.memory._record_memory_history(enabled=None)
-
-    def is_used(self) -> bool:
-        return not self.problem and self._is_used()
 
     def _is_used(self) -> bool:
         if self._torch is None:
@@ -176,10 +202,13 @@ class Meter:
     def _devices(self) -> range:
         return range(self._torch.cuda.device_count())
 
-    def _stats(self) -> list[dict[str, int]]:
-        if self.problem or not self._is_used():
+    def _stats(self) -> list[Stats]:
+        if not self.has_peaks:
             return []
-        return [self._torch.cuda.memory_stats(device) for device in self._devices()]
+        if self._view is None:
+            # The test imported torch, so its peaks are those of the process.
+            self._view = open_view(self._torch)
+        return [self._view.read(device) for device in self._devices()]
 
     def _blocks(self) -> dict[Block, str]:
         """The lines of code that requested the live blocks, without workspaces of cuBLAS, which

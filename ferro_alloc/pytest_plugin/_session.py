@@ -7,6 +7,7 @@ import dataclasses
 import gc
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -130,18 +131,28 @@ class Session:
         leaks = self._options.gpu_memory_leaks
         if leaks and self._failed:
             _release_traceback()
-        required = limit or leaks or FIXTURE in getattr(item, "fixturenames", ())
-        meter = self._meters[item] = Meter(
-            traced=limit, leaks=leaks, required=required, wider=self._wider
+        has_fixture = FIXTURE in getattr(item, "fixturenames", ())
+        peaks = limit or has_fixture or bool(self._options.ferro_measured)
+        if not peaks and not leaks:
+            return
+        meter = self._meters[item] = self._meter(
+            peaks=peaks, traced=limit, leaks=leaks, required=limit or leaks or has_fixture
         )
         self._running = meter
         if meter.problem and (limit or leaks):
             item.user_properties.append((PROPERTY, meter.problem))
 
+    def _meter(self, peaks: bool, traced: bool, leaks: bool, required: bool) -> Meter:
+        return Meter(peaks, traced=traced, leaks=leaks, required=required, wider=self._wider)
+
     def memory_of(self, item: pytest.Item) -> GpuMemory:
+        if item not in self._meters:
+            # The test asked for the fixture while it ran.
+            self._meters[item] = self._meter(peaks=True, traced=False, leaks=False, required=True)
         meter = self._meters[item]
         if meter.problem:
             pytest.skip(f"{FIXTURE}: {meter.problem}")
+        meter.begin_peaks()
         return GpuMemory(meter)
 
     @contextmanager
@@ -166,11 +177,17 @@ class Session:
             pytest.fail("\n".join(lines), pytrace=False)
 
     def note(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
-        """Adds the numbers to the properties before the report of the call is made."""
-        meter = self._meters.get(item)
         if call.excinfo is not None:
             self._failed.add(item.nodeid)
-        if call.when == "call" and meter is not None and meter.is_used():
+
+    def add_numbers(self, item: pytest.Item) -> None:
+        """Adds the numbers to the properties of the test."""
+        meter = self._meters.get(item)
+        if meter is None or not meter.has_peaks:
+            return
+        if self._options.ferro_measured:
+            self._comparison.note(meter.properties())
+        else:
             item.user_properties.extend(meter.properties().items())
 
     def judge_leaks(self, item: pytest.Item) -> None:
@@ -196,6 +213,12 @@ class Session:
     def see(self, report: pytest.TestReport) -> None:
         self._unjudged.see(report)
         self._comparison.see(report)
+
+    def see_warning(self, found: warnings.WarningMessage) -> None:
+        self._comparison.see_warning(found)
+
+    def judge_subtests(self, report: pytest.TestReport) -> None:
+        self._comparison.judge_subtests(report)
 
     # ---- the end
 

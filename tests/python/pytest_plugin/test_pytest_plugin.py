@@ -127,12 +127,13 @@ class Run:
 PRINTS = ("-rs", "--strict-markers", "--junitxml=junit.xml")
 
 
-def run(folder: Path, suite: str, *options: str) -> Run:
-    """Runs pytest as a user does, in a new interpreter."""
+def run(folder: Path, suite: str, *options: str, inherits: bool = False) -> Run:
+    """Runs pytest as a user does, in a new interpreter. It may inherit a simulated GPU."""
     (folder / "test_suite.py").write_text(suite)
-    dropped = ("FERRO_ALLOC", "FERRO_ALLOC_SIM", "FERRO_ALLOC_CONF", "PYTEST_XDIST_WORKER")
+    dropped = {"FERRO_ALLOC", "FERRO_ALLOC_SIM", "FERRO_ALLOC_CONF", "PYTEST_XDIST_WORKER"}
+    dropped -= {"FERRO_ALLOC_SIM"} if inherits else set()
     env = {key: value for key, value in os.environ.items() if key not in dropped}
-    env |= {"PYTHONPATH": str(ROOT), "PYTEST_PLUGINS": PLUGIN}
+    env |= {"PYTHONPATH": f"{ROOT}:{folder}", "PYTEST_PLUGINS": PLUGIN}
     command = [sys.executable, "-m", "pytest", *PRINTS, f"--rootdir={folder}", *options]
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
     return Run(done.returncode, done.stdout + done.stderr, folder / "junit.xml")
@@ -304,6 +305,7 @@ def test_compared(address):
 
 @pytest.mark.gpu_memory_compare
 def test_fails():
+    print("a line of the test")
     torch.ones(1 << 10, 1 << 10, device="cuda").matrix_power(2).sum().item()
     assert torch.cuda.get_allocator_backend() == "native", "another allocator"
 """
@@ -322,14 +324,14 @@ def pytest_configure(config):
 """
 USERS_FILES = ("--basetemp=base", "--log-file=log.txt", "-o", "log_file_level=WARNING")
 WRITERS = ("--debug=debug.txt", "-p", "coverage_stand_in", "--cov=test_suite")
-ALONE = ("--pdb", "--lf", "--ff", "--nf", "--sw", "--sw-skip", "--cache-clear", "--maxfail=9")
+ALONE = ("-s", "--pdb", "--lf", "--ff", "--nf", "--sw", "--sw-skip", "--cache-clear", "--maxfail=9")
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("options", [ALONE, ("-n2",)], ids=["alone", "workers"])
 def test_compare(tmp_path: Path, options: tuple[str, ...]) -> None:
     (tmp_path / "coverage_stand_in.py").write_text(COVERAGE)
-    words = ("--ferro-simulate=h100", "--ferro-compare", *USERS_FILES, *WRITERS, *options)
+    words = ("-rf", "--ferro-simulate=h100", "--ferro-compare", *USERS_FILES, *WRITERS, *options)
     done = run(tmp_path, COMPARED, *words, "-k", "test_suite.py", "test_suite.py")
     compared = "test_compared[http://a//b]"
     expected = {compared: "passed", "test_fails": "failure", "test_other": "passed"}
@@ -337,13 +339,15 @@ def test_compare(tmp_path: Path, options: tuple[str, ...]) -> None:
     assert re.search(r"peak allocated / reserved +native +expandable +ferro_alloc", done.text)
     row = re.escape(f"test_suite.py::{compared}")
     assert re.search(rf"{row}( +4\.00 MiB / \d+\.00 MiB){{3}}", done.text)
-    assert "under ferro_alloc:" in done.text
-    assert "under native:" not in done.text
+    assert re.search(r"under native: passed\s+under expandable: passed", done.text)
+    assert "under ferro_alloc: failed, as above" in done.text
+    assert "FAILED test_suite.py::test_fails - AssertionError: another allocator" in done.text
     numbers = done.properties(compared)
     assert numbers["native.peak_allocated_bytes"] == str(4 << 20)
     assert numbers["ferro_alloc.peak_reserved_bytes"] == str(4 << 20)
     # The processes that ran the tests have missed something, and have no files of the run.
-    assert f"{READS}test_suite.py:16 (3 times)" in done.text
+    assert f"{READS}test_suite.py:17 (3 times)" in done.text
+    assert re.search(r"Captured stdout call -+\s+a line of the test", done.text)
     assert len(list((tmp_path / "base").rglob("file"))) == 1
     assert set((tmp_path / "covered.txt").read_text().split()) == {"None"}
     # pytest-xdist's workers write to this file all at once, also into a character of another.
@@ -358,8 +362,18 @@ def test_compare(tmp_path: Path, options: tuple[str, ...]) -> None:
 
 
 OUTCOMES = """
+import logging, time, warnings
 import pytest
 pytestmark = pytest.mark.gpu_memory_compare
+
+@pytest.fixture
+def breaks_after():
+    yield
+    raise ValueError("the teardown broke")
+
+@pytest.fixture
+def breaks_before():
+    raise ValueError("the setup broke")
 
 @pytest.mark.xfail(reason="a known fault")
 def test_fails_as_expected():
@@ -369,25 +383,307 @@ def test_fails_as_expected():
 def test_passes_unexpectedly():
     pass
 
+@pytest.mark.xfail(reason="an old fault", strict=True)
+def test_passes_unexpectedly_and_strictly():
+    pass
+
 @pytest.mark.xfail(reason="it would hang", run=False)
 def test_does_not_run(): ...
 
 @pytest.mark.skip(reason="another machine's")
 def test_skipped(): ...
+
+def test_skips_before_an_error(breaks_after):
+    pytest.skip("its own reason")
+
+def test_passes_before_an_error(breaks_after): ...
+
+def test_fails_before_an_error(breaks_after):
+    assert 1 == 2
+
+def test_errs(breaks_before): ...
+
+def test_prints_and_records(record_property):
+    print("a line of the test")
+    logging.warning("a line of the log")
+    warnings.warn("a warning of the test", FutureWarning)
+    record_property("pair", (1, 2))
+    record_property("numbers", {1, 2})
+    time.sleep(0.05)
+    raise OSError("the cause\\nmore of it")
+"""
+SUBTESTS = """
+import unittest
+import pytest
+pytestmark = pytest.mark.gpu_memory_compare
+
+def test_skips_one(subtests):
+    with subtests.test("one"):
+        pytest.skip("its own reason")
+
+def test_skips_one_and_fails_another(subtests):
+    with subtests.test("one"):
+        pytest.skip("its own reason")
+    with subtests.test("two"):
+        assert False
+
+class TestCases(unittest.TestCase):
+    def test_case(self):
+        with self.subTest("one"):
+            self.skipTest("its own reason")
+        with self.subTest("two", i=2):
+            self.fail()
+"""
+
+
+def summary(done: Run) -> tuple[list[str], list[str]]:
+    """The lines of the short summary, and the counts."""
+    lines = re.sub(r"^\[gw\d\].*\n", "", done.text, flags=re.MULTILINE)
+    kinds = "FAILED|ERROR|SKIPPED|XFAIL|XPASS|SUBFAILED"
+    found = re.findall(rf"^(?:{kinds})\b.*", lines, re.MULTILINE)
+    counts = re.findall(r"\d+ (?:failed|passed|skipped|xfailed|xpassed|errors?|warnings?)", lines)
+    return sorted(found), counts
+
+
+def cases(done: Run) -> list[object]:
+    """The file of --junitxml without what the plugin adds, and which tests took a while."""
+    found: list[object] = []
+    for case in ET.parse(done.junit).iter("testcase"):
+        where = {key: value for key, value in case.attrib.items() if key != "time"}
+        own = r"gpu_memory_compared|(native|expandable|ferro_alloc)\.peak_\w+"
+        for each in case.iter("property"):
+            if not re.fullmatch(own, each.get("name", "")):
+                found.append((where, each.attrib))
+        for tag in ("failure", "error", "skipped", "system-out", "system-err"):
+            for each in case.iter(tag):
+                text = (each.text or "").partition("compared allocators")[0].rstrip("\n -")
+                text = re.sub("0x[0-9a-f]+", "", text)
+                found.append((where, tag, each.attrib, text))
+        found.append((where, float(case.get("time", "0")) >= 0.05))
+    return found
+
+
+SHOWS = ("-rA", "-o", "junit_family=xunit1", "-o", "junit_logging=all", "-W", "default")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("suite", [OUTCOMES, SUBTESTS], ids=["outcomes", "subtests"])
+def test_compared_tests_are_reported_as_by_pytest(tmp_path: Path, suite: str) -> None:
+    if suite == SUBTESTS and int(pytest.__version__.partition(".")[0]) < 9:
+        pytest.skip("pytest 9 has subtests")
+    plain = run(tmp_path, suite, *SHOWS, "--ferro-simulate=h100")
+    expected = cases(plain)
+    done = run(tmp_path, suite, *SHOWS, "--ferro-simulate=h100", "--ferro-compare")
+    assert done.status == plain.status == 1, done.text
+    assert summary(done) == summary(plain), done.text + plain.text
+    assert cases(done) == expected
+    if suite == OUTCOMES:
+        for text in ("a line of the test", "a line of the log", "FutureWarning: a warning"):
+            assert text in done.text
+        assert (
+            "under native: failed, as above\nunder expandable: failed, in the same way" in done.text
+        )
+        workers = run(tmp_path, suite, *SHOWS, "--ferro-simulate=h100", "--ferro-compare", "-n2")
+        assert sorted(map(str, cases(workers))) == sorted(map(str, expected))
+        assert summary(workers)[0] == summary(plain)[0], workers.text
+
+
+INHERITED = """
+import os
+import pytest
+import ferro_alloc.sim
+
+@pytest.mark.gpu_memory_compare
+def test_has_the_same_cards_with_other_memory():
+    assert ferro_alloc.sim.description() == "2 x l4 with 8.00 GiB of memory, eager"
+    sharing = os.environ["FERRO_ALLOC_SIM"].partition("sharing=")[2]
+    with open("sharing.txt", "a") as file:
+        print(sharing, file=file)
+
+def test_runs_in_the_process_of_the_run():
+    with open("sharing.txt", "a") as file:
+        print(os.environ["FERRO_ALLOC_SIM"].partition("sharing=")[2], file=file)
+"""
+
+
+@pytest.mark.parametrize("by", ["variable", pytest.param("conftest", marks=pytest.mark.long)])
+def test_compared_tests_have_the_simulated_gpu_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    if by == "variable":
+        (tmp_path / "sitecustomize.py").write_text(
+            "from ferro_alloc._startup import begin\nbegin()\n"
+        )
+        monkeypatch.setenv("FERRO_ALLOC_SIM", "gpu=l4,count=2,memory=8GiB")
+    else:
+        (tmp_path / "conftest.py").write_text(
+            "import ferro_alloc.sim\nferro_alloc.sim.activate('l4', 2, '8GiB')\n"
+        )
+    done = run(tmp_path, INHERITED, "--ferro-compare", inherits=True)
+    assert done.status == 0, done.text
+    sharing = (tmp_path / "sharing.txt").read_text().split()
+    assert len(sharing) == len(set(sharing)) == 4
+
+
+GROUPED = """
+import pytest
+
+@pytest.mark.gpu_memory_compare
+@pytest.mark.xdist_group("group")
+@pytest.mark.parametrize("x", ["a@b"])
+def test_grouped(x): ...
 """
 
 
 @pytest.mark.long
-def test_compared_tests_have_the_outcomes_of_pytest(tmp_path: Path) -> None:
-    done = run(tmp_path, OUTCOMES, "--ferro-simulate=h100", "--ferro-compare", "-rsxX")
-    assert re.search(r"1 skipped, 2 xfailed, 1 xpassed", done.text), done.text
-    for line in (
-        r"XFAIL test_suite.py::test_fails_as_expected - a known fault",
-        r"XFAIL test_suite.py::test_does_not_run - \[NOTRUN\] it would hang",
-        r"XPASS test_suite.py::test_passes_unexpectedly - an old fault",
-        r"SKIPPED \[1\] test_suite.py:\d+: another machine's",
-    ):
-        assert re.search(line, done.text), done.text
+def test_compared_tests_have_groups_of_workers(tmp_path: Path) -> None:
+    done = run(tmp_path, GROUPED, "--ferro-compare", "-n2", "--dist=loadgroup")
+    assert done.status == 0, done.text
+
+
+DIES = """
+import os
+import pytest
+
+@pytest.mark.gpu_memory_compare
+def test_dies():
+    os._exit(3)
+"""
+
+
+@pytest.mark.parametrize("option", ["", "--setup-plan", "--setup-only"])
+def test_a_comparison_without_results(tmp_path: Path, option: str) -> None:
+    """A process that ends early fails the test; a run that shows tests only starts none."""
+    done = run(tmp_path, DIES, "-rf", "--ferro-compare", *filter(None, [option]))
+    if option:
+        assert done.status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED), done.text
+        assert "test_dies" in done.text
+        assert "peak allocated / reserved" not in done.text
+    else:
+        assert "FAILED test_suite.py::test_dies" in done.text
+        assert "the process ended with 3 before the test did" in done.text
+        assert done.properties("test_dies").keys() == {"gpu_memory_compared"}
+
+
+PEAKS = """
+import pytest, torch
+import ferro_alloc
+MIB = 1 << 20
+
+def take(size):
+    torch.empty(size, dtype=torch.uint8, device="cuda")
+
+@pytest.fixture(scope="module", autouse=True)
+def whole():
+    torch.cuda.reset_peak_memory_stats()
+    yield
+    assert torch.cuda.max_memory_allocated() == 64 * MIB
+    assert torch.cuda.memory_stats()["allocated_bytes.large_pool.peak"] == 64 * MIB
+    assert torch.accelerator.max_memory_allocated() == 64 * MIB
+    IF_NOT_MEASURED
+    torch.cuda.reset_peak_memory_stats()
+    take(2 * MIB)
+    assert torch.cuda.max_memory_allocated() == 2 * MIB
+    if ferro_alloc.is_installed():
+        ferro_alloc.device().reset_peak_stats()
+        assert torch.cuda.max_memory_allocated() == 0
+
+def test_large():
+    take(64 * MIB)
+
+MARK
+def test_small():
+    take(4 * MIB)
+
+MARK
+def test_other():
+    take(16 * MIB)
+"""
+MEASURED = """
+@pytest.mark.gpu_memory_limit("9MiB")
+def test_within(gpu_memory):
+    take(8 * MIB)
+    assert gpu_memory.peak_allocated_bytes == 8 * MIB
+    assert gpu_memory.peak_reserved_bytes >= 64 * MIB
+
+def test_while_it_runs(request):
+    take(8 * MIB)
+    gpu_memory = request.getfixturevalue("gpu_memory")
+    take(4 * MIB)
+    assert gpu_memory.peak_allocated_bytes == 4 * MIB
+    assert gpu_memory.allocations == 1
+
+@pytest.mark.gpu_memory_limit("15MiB")
+def test_resets_its_own():
+    torch.cuda.reset_peak_memory_stats()
+    take(64 * MIB)
+    torch.cuda.reset_peak_memory_stats()
+    take(64 * MIB)
+"""
+STATUS = (
+    "if ferro_alloc.is_installed(): assert ferro_alloc.device().max_memory_allocated == 64 * MIB"
+)
+
+
+@pytest.mark.parametrize("option", ["--ferro-alloc=strict", "--ferro-simulate=h100"])
+def test_peaks_of_the_program_stay(tmp_path: Path, option: str) -> None:
+    suite = PEAKS.replace("MARK", "").replace("IF_NOT_MEASURED", STATUS)
+    done = run_forked(tmp_path, suite, option, "--ferro-simulate=h100")
+    assert set(done.outcomes().values()) == {"passed"}, done.text
+    assert done.properties("test_small") == {}
+
+
+@pytest.mark.parametrize("option", ["--ferro-alloc=strict", "--gpu-memory-leaks"])
+def test_peaks_of_the_program_stay_beside_those_of_tests(tmp_path: Path, option: str) -> None:
+    suite = PEAKS.replace("MARK", '@pytest.mark.gpu_memory_limit("32MiB")')
+    suite = suite.replace("IF_NOT_MEASURED", "") + MEASURED
+    done = run_forked(tmp_path, suite, option, "--ferro-simulate=h100")
+    outcomes = done.outcomes()
+    assert outcomes.pop("test_resets_its_own") == "failure", done.text
+    assert set(outcomes.values()) == {"passed"}, done.text
+    assert done.properties("test_other")["peak_allocated_bytes"] == str(16 << 20)
+
+
+BEFORE = """
+import pytest, torch
+kept = []
+
+def test_keeps():
+    kept.append(torch.ones(4 << 20, device="cuda"))
+
+@pytest.mark.gpu_memory_limit("8MiB")
+def test_over():
+    torch.ones(1 << 20, device="cuda")
+
+@pytest.mark.gpu_memory_limit("8MiB")
+def test_frees_it():
+    more = torch.ones(1 << 20, device="cuda")
+    kept.clear()
+
+def test_records():
+    kept.append(torch.ones(4 << 20, device="cuda"))
+    torch.cuda.memory._record_memory_history()
+    kept.append(torch.ones(2 << 20, device="cuda"))
+
+@pytest.mark.gpu_memory_limit("8MiB")
+def test_over_with_a_history():
+    torch.ones(1 << 20, device="cuda")
+"""
+
+
+@pytest.mark.parametrize(
+    "option", ["--ferro-alloc", pytest.param("-q", id="native", marks=pytest.mark.long)]
+)
+def test_a_limit_names_memory_from_before_the_test(tmp_path: Path, option: str) -> None:
+    done = run_forked(tmp_path, BEFORE, option, "--ferro-simulate=h100")
+    held = re.findall(r"(\d+)\.00 MiB in 1 block: (?:\S*test_suite\.py:\d+ )?(.*)", done.text)
+    before = ("16", "(allocated before the test)")
+    assert held == [
+        *(before, ("4", "test_over")),
+        *(before, ("4", "test_frees_it")),
+        ("16", "(allocated before the first event of the history)"),
+        *(("8", "test_records"), ("4", "test_over_with_a_history")),
+    ], done.text
 
 
 def test_inactive_without_options(tmp_path: Path) -> None:
@@ -413,11 +709,22 @@ def test_limit():
 
 def test_fixture(gpu_memory):
     pass
+
+def test_fixture_while_it_runs(request):
+    request.getfixturevalue("gpu_memory")
+"""
+FIXTURE_ALONE = """
+def test_fixture_while_it_runs(request):
+    request.getfixturevalue("gpu_memory")
 """
 
 
 def check_unjudged(done: Run) -> None:
-    assert done.outcomes() == {"test_limit": "passed", "test_fixture": "skipped"}
+    assert done.outcomes() == {
+        "test_limit": "passed",
+        "test_fixture": "skipped",
+        "test_fixture_while_it_runs": "skipped",
+    }
     assert "gpu_memory: no NVIDIA GPU on this machine" in done.text
     assert "not judged in 1 test: no NVIDIA GPU on this machine" in done.text
 
@@ -459,6 +766,7 @@ def unsimulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
         prepare(top / "strict", RUNS, "--ferro-alloc=strict"),
         prepare(top / "goes-on", RUNS, "--ferro-alloc"),
         prepare(top / "unjudged", LIMIT_AND_FIXTURE),
+        prepare(top / "fixture", FIXTURE_ALONE),
         prepare(top / "plain", RUNS),
     ]
     done = programs.run([sys.executable, SUITES, *folders])
@@ -471,6 +779,9 @@ def unsimulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 @pytest.mark.skipif(gpu_count() > 0, reason="a GPU is here")
 def test_without_a_gpu_the_reason_is_named(unsimulated: dict[str, Run]) -> None:
     check_unjudged(unsimulated["unjudged"])
+    done = unsimulated["fixture"]
+    assert done.outcomes() == {"test_fixture_while_it_runs": "skipped"}, done.text
+    assert "gpu_memory: no NVIDIA GPU on this machine" in done.text
 
 
 def test_the_next_run_of_a_process_starts_clean(unsimulated: dict[str, Run]) -> None:
