@@ -127,7 +127,7 @@ def test_memory_that_its_stream_waits_for_late(variant: str, allocator: str, pro
     if allocator == "ferro":
         ladder = result["report"]["ladder"]
         assert min(ladder[step] for step in ("passed_pages", "transfer")) > least
-        assert programs == 1 or ladder["move_pages"] > least
+        assert programs == 1 or ladder["move_pages"] > 0
 
 
 @pytest.mark.parametrize(
