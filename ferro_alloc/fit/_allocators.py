@@ -19,7 +19,10 @@ def choose(name: str) -> None:
     _startup.disarm()
     os.environ[_variable.NAME] = "0"
     if name == "ferro_alloc":
-        AfterImport("torch", _install).arm()
+        hook = AfterImport("torch", _install)
+        # A call of the program that imports torch would wait for the hook's call, and that for it.
+        _variable.on_install = hook.disarm
+        hook.arm()
         return
     variable = next((key for key in VARIABLES if os.environ.get(key)), VARIABLES[0])
     kept = re.sub(r"expandable_segments\s*:[^,]*,?", "", os.environ.get(variable, "")).strip(" ,")

@@ -17,6 +17,13 @@ from tests.python.sim.conftest import Simulate
 MIB, GIB = 1 << 20, 1 << 30
 ALLOCATORS = ("native", "expandable", "ferro_alloc")
 
+INSTALLS = """\
+import ferro_alloc
+ferro_alloc.install(ferro_alloc.Config(memory_limit_mb=512))
+import torch
+kept = torch.empty(1 << 20, device="cuda")
+print(ferro_alloc.status().config.memory_limit_mb)
+"""
 WAITS = """\
 import time, torch
 kept = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
@@ -210,3 +217,11 @@ def test_a_history_from_before_the_first_use_of_cuda_is_kept(
     done, result = simulate(EARLY_HISTORY, "--allocator", allocator)
     assert done.stdout == "True True\n", done.stderr
     assert result["devices"][0]["kinds"] == {"other": 2 * MIB}
+
+
+def test_a_program_that_installs_before_torch_chooses_the_settings(tmp_path: Path) -> None:
+    """Torch must not be loaded beforehand."""
+    script = tmp_path / "installs.py"
+    script.write_text(INSTALLS)
+    done = command("simulate", "--allocator", "ferro_alloc", str(script), start_anew=True)
+    assert (done.returncode, done.stdout) == (0, "512\n"), done.stderr
