@@ -58,13 +58,13 @@ def an_allocator_of_a_pool_that_returns_nothing_is_named():
     pool = torch.cuda.MemPool(own)
     kind, text = error_of(lambda: in_pool(pool, 30 * MIB))
     assert outside.numel()
-    assert len(asked) == 1
+    requests = list(asked)
     for name in (f"({pool.id[0]}, {pool.id[1]})", "'symmetric'") if FERRO else ():
         assert f"POOL ALLOCATOR: the allocator of the pool {name} returned no memory" in text, text
         assert "the driver refused" not in text, text
         graphs.graph_pool_handle("symmetric", mem_pool=pool)
         text = error_of(lambda: in_pool(pool, 30 * MIB))[1]
-    return kind, asked[:1]
+    return kind, requests
 
 
 @check
