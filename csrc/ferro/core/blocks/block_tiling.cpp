@@ -37,7 +37,7 @@ Span* BlockTiling::span_around(DevicePtr ptr) const {
   return ptr < span->base() + span->bytes() ? span : nullptr;
 }
 
-Block* BlockTiling::insert(Block* block) {
+void BlockTiling::insert(Block* block) {
   // With many blocks both neighbours are in no cache: their reads overlap.
   __builtin_prefetch(block->prev);
   __builtin_prefetch(block->next);
@@ -45,7 +45,6 @@ Block* BlockTiling::insert(Block* block) {
   block = merge_neighbours(block, [this](Block* neighbour) { free_.remove(neighbour); });
   free_.insert(block);
   page_was_freed_ = page_was_freed_ || block->size >= page_bytes_;
-  return block;
 }
 
 void BlockTiling::put_unchanged(Block* block) {

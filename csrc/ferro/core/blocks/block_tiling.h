@@ -57,9 +57,8 @@ class BlockTiling {
 
   // Free memory.
   const FreeIndex& free_blocks() const { return free_; }
-  // Frees a block that is in no index, and merges it with its free neighbours. Returns the merged
-  // block.
-  Block* insert(Block* block);
+  // Frees a block that is in no index, and merges it with its free neighbours.
+  void insert(Block* block);
   // Removes a free block from the index. The caller sets its state.
   void take(Block* block) { free_.remove(block); }
   // Whether a free block of at least a page has appeared since the last call.

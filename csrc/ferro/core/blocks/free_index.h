@@ -1,10 +1,11 @@
-// Finds the best fit: the smallest free block that is large enough. Small blocks lie in bins of
-// their exact size, so their number does not affect the cost. Large blocks, of which there are few,
-// lie in a treap; among equal sizes the lowest address comes first, which keeps the far end of the
-// arena empty. A bin keeps the lower of its first two addresses in front, which does as well on
-// recorded traces. Links are in the blocks: no operation allocates host memory. Not thread-safe.
+// Finds the best fit: the smallest free block that is large enough. Among equal sizes the lowest
+// address comes first: then the far end of the arena stays empty, and the choice depends only on
+// which blocks are free, not on the order of their frees. Small blocks lie in bins of their exact
+// size. Large blocks, of which there are few, lie in a treap. Links are in the blocks: no operation
+// allocates host memory. Not thread-safe.
 //
-// Cost of insert, remove and best fit: O(1) in bins, O(log of the number of blocks) in the treap.
+// Cost of insert and remove: O(log of the blocks of the size) in bins, O(log of the large blocks)
+// in the treap. Cost of the best fit: O(1) in bins, else that of the treap.
 //
 // Invariants: a block of at most SizeBins::kMaxSize bytes is in the bins; larger ones are in the
 // treap, whose in-order traversal is ascending in (size, address) and in which a parent's priority
