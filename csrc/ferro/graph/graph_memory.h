@@ -155,6 +155,7 @@ class GraphMemory final : public GraphPages {
   // Is a page of what the pool keeps at other addresses too?
   bool keeps_aliased(const PoolId& id) const;
   std::size_t sleep_scratch(const SleepFilter& which, StayingBytes& staying) override;
+  AddressRanges held_by_trees(const PoolId& id) override;
   std::size_t asleep_scratch(const SleepFilter& which) const override;
   bool wake_scratch(const SleepFilter& which) override;
   bool is_scratch_asleep(const PoolId& id) const override;

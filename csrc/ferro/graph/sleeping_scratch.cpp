@@ -152,6 +152,11 @@ std::size_t GraphMemory::sleep_scratch(const SleepFilter& which, StayingBytes& s
   return pages;
 }
 
+AddressRanges GraphMemory::held_by_trees(const PoolId& id) {
+  GraphPool* pool = find(id);
+  return pool != nullptr && pool->is_of_tree() ? pool->carried.ranges() : AddressRanges{};
+}
+
 std::size_t GraphMemory::asleep_scratch(const SleepFilter& which) const {
   std::size_t pages = 0;
   for (const auto& [group, set] : sets_) {

@@ -75,6 +75,17 @@ def test_two_devices() -> None:
     ]
 
 
+def test_cudagraph_trees() -> None:
+    assert simulated("sleeping_trees.py", memory="512MiB", values=True) == {
+        "on the device": True,
+        "refused": True,
+        "results None": [True] * 4,
+        "results tree": [True] * 4,
+        "replayed": [True] * 4,
+        "captures": 0,
+    }
+
+
 def test_native_memory_in_use_does_not_sleep() -> None:
     assert simulated("sleep_beside_native.py", memory="1GiB", values=True) == {
         "refused": True,

@@ -6,6 +6,27 @@
 #include <utility>
 
 namespace ferro {
+namespace {
+
+// `used` and what of `held` lies on the handle.
+std::vector<PageRun> with_held(std::vector<PageRun> used, const AddressRanges& held,
+                               DevicePtr begin, DevicePtr end) {
+  if (!held.overlaps(begin, distance(begin, end))) {
+    return used;
+  }
+  AddressRanges all;
+  for (const PageRun& run : used) {
+    all.add(run.begin, run.bytes);
+  }
+  all.unite(held);
+  used.clear();
+  all.for_each_inside(begin, distance(begin, end), [&](DevicePtr ptr, std::size_t bytes) {
+    used.push_back({ptr, bytes});
+  });
+  return used;
+}
+
+}  // namespace
 
 // What lies on a handle.
 struct Heap::Use {
@@ -66,6 +87,8 @@ std::vector<Heap::Asleep> Heap::fall_asleep(const SleepFilter& which,
                                             const std::set<PageHandle>& shared,
                                             StayingBytes& staying) {
   const bool has_scratch = keeps_pages() && which.has_scratch(pool_);
+  const AddressRanges held =
+      context_.graphs != nullptr ? context_.graphs->held_by_trees(pool_) : AddressRanges{};
   const HeapLock lock(mutex_);
   collect_quietly();
   std::vector<Asleep> asleep;
@@ -94,7 +117,8 @@ std::vector<Heap::Asleep> Heap::fall_asleep(const SleepFilter& which,
       if (why) {
         staying.add(*why, pages * page_bytes_);
       } else {
-        asleep.push_back({begin, {kNoPage, pages}, std::move(use.used)});
+        asleep.push_back(
+            {begin, {kNoPage, pages}, with_held(std::move(use.used), held, begin, end)});
       }
     }
   }

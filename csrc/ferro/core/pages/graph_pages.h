@@ -5,6 +5,7 @@
 // ended. Everything is called under the climb lock of the device.
 #pragma once
 
+#include "ferro/core/types/address_ranges.h"
 #include "ferro/core/types/block.h"
 #include "ferro/core/types/handle_range.h"
 #include "ferro/core/types/pool_id.h"
@@ -63,6 +64,9 @@ class GraphPages {
   // the handles into the store. Returns their pages; adds what stays to `staying`. Until it wakes,
   // no pool joins or leaves, and no capture into a member begins.
   virtual std::size_t sleep_scratch(const SleepFilter& which, StayingBytes& staying) = 0;
+  // Addresses at which the program may hold tensors although the pool says that they are free: what
+  // the graphs of a tree carry (policy/carried_memory.h).
+  virtual AddressRanges held_by_trees(const PoolId& pool) = 0;
   // Pages of scratch that is asleep in the sets with a pool that `which` has.
   virtual std::size_t asleep_scratch(const SleepFilter& which) const = 0;
   // Wakes it, on new handles. False, and when it throws DriverError: nothing woke.
