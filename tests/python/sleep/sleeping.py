@@ -1,5 +1,6 @@
 """Checks sleep and wake case by case. Prints the results as JSON."""
 
+import ctypes
 import json
 import sys
 import threading
@@ -16,6 +17,26 @@ seen = {}
 base = 0
 GRAPH = torch._C._CUDAGraph
 ferro_alloc.install(ferro_alloc.Config(memory_limit_mb=1000))
+
+
+class MallocInfo(ctypes.Structure):
+    """The result of mallinfo2. `uordblks` has the bytes in use."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
+        )
+    ]
 
 
 def check(function):
@@ -706,6 +727,26 @@ def many_sleeps_leave_nothing():
     ferro_alloc.release_host_memory()
     left = ferro_alloc.asleep().host_bytes
     return [numbers[0] == numbers[1], left, all(holds(t, n) for n, t in enumerate(tensors))]
+
+
+@check
+def pools_that_are_deleted_while_they_sleep_leave_no_host_memory():
+    def turns():
+        for _ in range(500):
+            pool = torch.cuda.MemPool()
+            with ferro_alloc.tag("a"), torch.cuda.use_mem_pool(pool):
+                tensor = filled(2, 1)
+            ferro_alloc.sleep("a")
+            del tensor, pool
+            ferro_alloc.wake("a")
+            torch.cuda.empty_cache()
+        return libc.mallinfo2().uordblks
+
+    libc = ctypes.CDLL(None)
+    libc.mallinfo2.restype = MallocInfo
+    first = turns()
+    # One record of each pool would be 80,000 bytes.
+    return turns() - first < 20_000
 
 
 print(json.dumps(seen))

@@ -56,6 +56,7 @@ WANTED: dict[str, Any] = {
     "sharing_a_sleeping_tensor": [True, True],
     "streams_and_threads": [True, True],
     "many_sleeps_leave_nothing": [True, 0, True],
+    "pools_that_are_deleted_while_they_sleep_leave_no_host_memory": True,
 }
 
 
@@ -93,6 +94,17 @@ def test_native_memory_in_use_does_not_sleep() -> None:
         "staying": ["native"],
         "bytes": 4 << 20,
         "kept": True,
+    }
+
+
+def test_free_memory_returns() -> None:
+    assert simulated("free_memory.py", memory="512MiB", conf="idle_mb:64", values=True) == {
+        "default pool": 0,
+        "held pool, by tag": True,
+        "held pool": 0,
+        "pool that is gone, by tag": 160,
+        "region": 160,
+        "good": True,
     }
 
 

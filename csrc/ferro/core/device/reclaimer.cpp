@@ -8,7 +8,32 @@ void Reclaimer::empty_cache(const CallContext& context) {
   // Held pools keep their memory, because their graphs may run for a long time.
   const std::vector<Heap*> givers = parts_.pools.heaps_to_empty();
   wait_for_frees(givers);
-  std::size_t surplus = surplus_pages(givers);
+  empty(givers, surplus_pages(givers), context);
+  parts_.imports.collect();
+}
+
+void Reclaimer::empty_all() {
+  empty_cache(nullptr);
+  std::vector<Heap*> givers = parts_.pools.all_heaps();
+  std::erase_if(givers, [](const Heap* heap) { return heap->keeps_pages(); });
+  wait_for_frees(givers);
+  empty(givers, kAllPages, nullptr);
+}
+
+void Reclaimer::empty_gone_pools() {
+  std::vector<Heap*> givers = parts_.pools.heaps_to_empty();
+  std::erase_if(givers, [](const Heap* heap) { return heap->pool() == kDefaultPool; });
+  wait_for_frees(givers);
+  for (Heap* heap : givers) {
+    empty_heap(*heap, kAllPages, nullptr);
+    heap->release_empty_spans();
+  }
+  parts_.pools.drop_unused();
+}
+
+// Returns up to `surplus` pages: free ones of the heaps, then of the store.
+void Reclaimer::empty(const std::vector<Heap*>& givers, std::size_t surplus,
+                      const CallContext& context) {
   for (Heap* heap : givers) {
     surplus -= std::min(surplus, empty_heap(*heap, surplus, context));
     heap->release_empty_spans();
@@ -17,7 +42,6 @@ void Reclaimer::empty_cache(const CallContext& context) {
     parts_.pools.drop_unused();
   }
   trim(surplus);
-  parts_.imports.collect();
 }
 
 void Reclaimer::empty_pool(const PoolId& id, const CallContext& context) {

@@ -19,6 +19,11 @@ class Reclaimer {
   // Returns all free memory that may leave the default pool and pools that are not held, except
   // what the settings keep. Then removes empty pools and spans.
   void empty_cache(const CallContext& context);
+  // The same for the whole device: also what the settings keep, and free memory of pools that are
+  // held, unless graphs replay on it.
+  void empty_all();
+  // The same for all pools that are not held.
+  void empty_gone_pools();
   // The same for one pool that is not held.
   void empty_pool(const PoolId& id, const CallContext& context);
   // The same without a wait: does nothing while the device works or a capture runs.
@@ -37,6 +42,7 @@ class Reclaimer {
   std::size_t release_addresses();
 
  private:
+  void empty(const std::vector<Heap*>& givers, std::size_t surplus, const CallContext& context);
   void wait_for_frees(const std::vector<Heap*>& heaps);
   std::size_t surplus_pages(const std::vector<Heap*>& givers);
 

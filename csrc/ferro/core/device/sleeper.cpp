@@ -85,9 +85,11 @@ SleepOutcome Sleeper::sleep(const SleepFilter& which, Contents contents, Want wa
   }
   // What other streams use is not pending any more then.
   if (which.free == SleepFilter::Free::kToo) {
-    reclaimer_.empty_cache(nullptr);
+    reclaimer_.empty_all();
   } else {
     wait_for_work();
+    // No request gets this memory without a climb.
+    reclaimer_.empty_gone_pools();
   }
   const SleepFilter all = with_scratch_of(which, Share::kAll);
   const std::vector<Run> runs = fall_asleep(all, outcome.staying);
@@ -243,8 +245,7 @@ SleepOutcome Sleeper::wake(const SleepFilter& which) {
     return outcome;
   }
   const auto back_from_cache = [&] {
-    reclaimer_.empty_cache(nullptr);
-    reclaimer_.trim(Reclaimer::kAllPages);
+    reclaimer_.empty_all();
     return back_all(runs, all, outcome);
   };
   if (!back_all(runs, all, outcome) && !back_from_cache() &&
@@ -353,6 +354,13 @@ void Sleeper::forget_freed() {
       forget_saved(begin);
     }
   }
+  std::erase_if(slept_with_, [this](const auto& entry) { return !is_asleep(entry.first); });
+}
+
+bool Sleeper::is_asleep(const PoolId& id) const {
+  const std::vector<Heap*> heaps = parts_.pools.heaps_of(id);
+  return std::ranges::any_of(heaps, [](const Heap* heap) { return heap->asleep_bytes() != 0; }) ||
+         (parts_.graphs != nullptr && parts_.graphs->is_scratch_asleep(id));
 }
 
 void Sleeper::forget_saved(DevicePtr begin) {

@@ -28,9 +28,9 @@
 
 namespace ferro {
 
-// kBusy: a capture runs, or the caller is a callback of a request. kNoHostMemory: the host lacks memory for the contents. kStays: some
-// memory of the filter cannot sleep, and the caller wanted all of it. kOutOfMemory: the device
-// lacks memory to wake it.
+// kBusy: a capture runs, or the caller is a callback of a request. kNoHostMemory: the host lacks
+// memory for the contents. kStays: some memory of the filter cannot sleep, and the caller wanted all
+// of it. kOutOfMemory: the device lacks memory to wake it.
 enum class [[nodiscard]] SleepResult{kOk, kBusy, kNoHostMemory, kStays, kOutOfMemory};
 
 struct SleepOutcome {
@@ -100,12 +100,14 @@ class Sleeper {
   void put_back(std::vector<Run>& runs);
   void begin_to_load(const Run& run, SleepOutcome& outcome);
   void forget_saved(DevicePtr begin);
+  // Some memory of the pool.
+  bool is_asleep(const PoolId& id) const;
 
   const DeviceParts& parts_;
   Reclaimer& reclaimer_;
   HostStore host_;
   // The tags of memory in use with which scratch fell asleep, by pool. Any of them wakes it, also if
-  // that memory is freed by then.
+  // that memory is freed by then. `forget_freed` removes pools of which nothing is asleep.
   std::map<PoolId, std::set<BlockTag>> slept_with_;
   std::map<DevicePtr, std::vector<Saved>> saved_;  // by the first address of the handle
   std::vector<EventId> events_;                    // after the copies of each run
