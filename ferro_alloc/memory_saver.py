@@ -133,11 +133,13 @@ class TorchMemorySaver:
         What is paused already stays so, and an unknown tag has no memory. Until `resume()` nothing
         may use the memory (`ferro_alloc.sleep`), but it may be freed, and regions of the tag may be
         entered: their new memory is awake. Memory that cannot sleep stays, and a warning is logged.
-        Raises `FerroError` if ferro_alloc is not installed, and `RuntimeError`, during a capture or
-        if the host lacks memory for the contents: a part may be paused then.
+        Raises `FerroError` if ferro_alloc is not installed or the tag is no string, and
+        `RuntimeError`, during a capture or if the host lacks memory for the contents: a part may be
+        paused then.
         """
         call = f"torch_memory_saver.pause({'' if not tag else repr(tag)})"
         _regions.require_installed(call)
+        _check_tag(tag or _DEFAULT)
         is_whole = _is_whole_process(tag)
         kept, dropped = (self._names_of(None if is_whole else tag, kept) for kept in (True, False))
         self._regions.give_up_pools([*kept, *dropped])
@@ -149,11 +151,12 @@ class TorchMemorySaver:
     def resume(self, tag: str | None = None) -> None:
         """Takes memory for what `pause()` returned, at the same addresses; the contents are back.
 
-        Does nothing for memory that is awake. Raises `FerroError` if ferro_alloc is not installed,
+        Does nothing for memory that is awake. Raises `FerroError` as `pause()` does,
         `torch.OutOfMemoryError`, and the memory of that device stays paused, if it lacks memory,
         and `RuntimeError` during a capture.
         """
         _regions.require_installed("torch_memory_saver.resume()")
+        _check_tag(tag or _DEFAULT)
         if _is_whole_process(tag):
             _sleep.wake()
             return
@@ -228,8 +231,7 @@ class TorchMemorySaver:
 
     def _name_of(self, tag: str, is_kept: bool) -> str:
         """The `ferro_alloc.tag` of the memory of a region."""
-        if not isinstance(tag, str):
-            raise FerroError(f"torch_memory_saver got the tag {tag!r}: expected a string")
+        _check_tag(tag)
         with self._lock:
             if (tag, is_kept) not in self._names:
                 name = f"region {tag}" + ("" if is_kept else " (contents dropped)")
@@ -283,6 +285,11 @@ def _check_backup(cpu: bool, disk: bool, backend: str | None) -> None:
             f"cpu_backup_backend={backend!r}: expected 'mmap' or 'pinned', together with "
             "enable_cpu_backup=True"
         )
+
+
+def _check_tag(tag: object) -> None:
+    if not isinstance(tag, str):
+        raise FerroError(f"torch_memory_saver got the tag {tag!r}: expected a string")
 
 
 def _is_whole_process(tag: str | None) -> bool:

@@ -511,6 +511,9 @@ def strange_tags():
     errors = []
     with refused(ferro_alloc.FerroError, errors), saver.region(None):
         pass
+    for call in (saver.pause, saver.resume):
+        with refused(ferro_alloc.FerroError, errors):
+            call(["a"])
     return [all(holds(t, k[0]) for k, t in tensors.items() if k[1]), len(names), errors]
 
 
