@@ -108,7 +108,8 @@ def set_tag_limit(
     tag; nothing else changes. A request that takes it above `soft` is served. Then its thread calls
     `on_soft(name, live_bytes, soft)`, once each time the bytes rise above the limit. The function
     may allocate and free; what it requests itself causes no further call. An exception of it goes
-    to the logger `ferro_alloc`.
+    to the logger `ferro_alloc`, and one that is no `Exception`, as of Ctrl-C, to
+    `sys.unraisablehook`: the request was served already.
 
     The call replaces the tag's limits; without limits it removes them. Limits have an effect under
     ferro_alloc. From the first one on, all requests of the process take a slower path. Raises
