@@ -24,15 +24,20 @@ from benchmarks.families.table import FAMILIES, MIB
 from benchmarks.harness.processes import ROOT, SIMULATED_ALLOCATORS, say, use_allocator
 
 GPU = "h100"
+PAGE = 2 * MIB
 
 
 def simulated_machine(limit: int | None, ranks: int) -> dict[str, int]:
-    """The arguments of `sim.activate()`, as `ferro_alloc simulate --memory` gives them."""
+    """The arguments of `sim.activate()`, as `ferro_alloc simulate --memory` gives them.
+
+    A card has whole pages of 2 MiB, and all of `limit` is free on it.
+    """
     from ferro_alloc.sim.cards import LIBRARIES, find_card
 
     taken = find_card(GPU).context + LIBRARIES
     machine = {"count": ranks, "context": taken}
-    return machine if limit is None else {**machine, "memory": limit + taken}
+    pages = -(-taken // PAGE)
+    return machine if limit is None else {**machine, "memory": limit + pages * PAGE}
 
 
 def watch_attention() -> set[str]:

@@ -4,6 +4,9 @@ Each operator runs alone, forward and for both of its gradients. The bytes that 
 peak, less those of its results, are its workspace. `--compare FILE` compares those of the simulated
 GPU with a file that was stored on a GPU. A pair is near if the two differ by at most a tenth of the
 operator's tensors, or by 1 MiB.
+
+`--table` measures the cases of csrc/sim/libraries/cudnn/measured.inc again, on a GPU, and writes
+them there. The simulated GPU answers from that table. The cases that are compared are others.
 """
 
 from __future__ import annotations
@@ -21,26 +24,34 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness.processes import use_allocator
+from benchmarks.harness.processes import ROOT, use_allocator
 from tools.gpu import gpu_count
 
 PASSES = ("forward", "input", "weight")
 TYPES = ("float32", "bfloat16", "float16")
+TABLE = ROOT / "csrc" / "sim" / "libraries" / "cudnn" / "measured.inc"
+Sizes = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Convolution:
-    """On `images` of `size` positions in each dimension; "same" padding with a stride of 1."""
+    """On `images` of `size` positions in each dimension; "same" padding with a stride of 1.
+
+    One number for the window, the stride or the padding is that of all dimensions.
+    """
 
     images: int
     inputs: int
     outputs: int
-    size: tuple[int, ...]
-    window: int
-    stride: int = 1
-    padding: int = 0
+    size: Sizes
+    window: int | Sizes
+    stride: int | Sizes = 1
+    padding: int | Sizes = 0
     groups: int = 1
     transposed: bool = False
+
+    def each(self, number: int | Sizes) -> list[int]:
+        return [number] * len(self.size) if isinstance(number, int) else list(number)
 
 
 def same(
@@ -181,11 +192,11 @@ def measure(shape: Convolution, kind: str, channels_last: bool) -> dict[str, int
     first, second = shape.outputs, shape.inputs // shape.groups
     if shape.transposed:
         first, second = shape.inputs, shape.outputs // shape.groups
-    weight = torch.zeros(first, second, *([shape.window] * dimensions), dtype=dtype, device="cuda")
+    weight = torch.zeros(first, second, *shape.each(shape.window), dtype=dtype, device="cuda")
     inputs, weight = inputs.to(memory_format=layout), weight.to(memory_format=layout)
     rest = (
-        [shape.stride] * dimensions,
-        [shape.padding] * dimensions,
+        shape.each(shape.stride),
+        shape.each(shape.padding),
         ones,
         shape.transposed,
         [0] * dimensions,
@@ -209,10 +220,35 @@ def measure(shape: Convolution, kind: str, channels_last: bool) -> dict[str, int
     return found
 
 
+def read_table(file: Path) -> list[tuple[Convolution, str, bool]]:
+    """The cases of a table, without their bytes."""
+    found = []
+    for line in file.read_text().splitlines():
+        row = json.loads(line.rstrip(",").replace("{", "[").replace("}", "]"))
+        kind, last, transposed, images, inputs, outputs, groups, *sizes, _bytes = row
+        size, window, stride, padding = (tuple(each) for each in sizes)
+        shape = Convolution(
+            images, inputs, outputs, size, window, stride, padding, groups, bool(transposed)
+        )
+        found.append((shape, TYPES[kind], bool(last)))
+    return found
+
+
+def row(shape: Convolution, kind: str, last: bool, bytes_of: dict[str, int]) -> str:
+    """A line of the table; csrc/sim/libraries/cudnn/measured.cpp names its columns."""
+    sizes = (shape.size, *map(shape.each, (shape.window, shape.stride, shape.padding)))
+    lists = [f"{{{','.join(map(str, each))}}}" for each in sizes]
+    lists.append(f"{{{','.join(str(bytes_of[name]) for name in PASSES)}}}")
+    first = (TYPES.index(kind), int(last), int(shape.transposed), shape.images)
+    numbers = (*first, shape.inputs, shape.outputs, shape.groups)
+    return f"{{{','.join(map(str, numbers))},{','.join(lists)}}},"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path)
     parser.add_argument("--compare", type=Path)
+    parser.add_argument("--table", action="store_true", help="measure the simulator's cases")
     parser.add_argument("--budget", type=float, default=600, help="seconds")
     parser.add_argument("--types", nargs="+", choices=TYPES, default=TYPES)
     parser.add_argument("--smoke", action="store_true", help="every fiftieth case")
@@ -222,8 +258,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     end = time.monotonic() + options.budget
     torch.zeros(1, device="cuda")
-    chosen = list(cases(options.types))[:: 50 if options.smoke else 1]
+    chosen = read_table(TABLE) if options.table else list(cases(options.types))
+    chosen = chosen[:: 50 if options.smoke else 1]
     records: list[dict[str, Any]] = []
+    lines = []
     free = torch.cuda.mem_get_info()[0]
     for shape, kind, last in chosen:
         if time.monotonic() > end:
@@ -232,12 +270,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         record = {**asdict(shape), "type": kind, "channels_last": last}
         try:
             record["bytes"] = measure(shape, kind, last)
+            lines.append(row(shape, kind, last, record["bytes"]))
         except RuntimeError as error:
             record["problem"] = str(error).splitlines()[0]
         records.append(record)
     if options.output:
-        lines = ",\n".join(json.dumps(record) for record in records)
-        options.output.write_text(f"[\n{lines}\n]\n")
+        stored = ",\n".join(json.dumps(record) for record in records)
+        options.output.write_text(f"[\n{stored}\n]\n")
+    if options.table and len(lines) == len(chosen) and not options.smoke:
+        TABLE.write_text("".join(f"{line}\n" for line in sorted(lines)))
     torch.cuda.empty_cache()
     print(f"libraries took {(free - torch.cuda.mem_get_info()[0]) / 2**20:.0f} MiB")
     if options.compare:

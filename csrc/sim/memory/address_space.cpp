@@ -134,8 +134,34 @@ std::optional<CUdeviceptr> AddressSpace::reserve(std::size_t bytes, std::size_t 
   }
   const auto [begin, part] = fixed_part(*base, bytes);
   gaps_.remove(begin, part);
-  reservations_.emplace(*base, bytes);
+  add_reservation(*base, bytes);
+  return base;
+}
+
+void AddressSpace::add_reservation(CUdeviceptr base, std::size_t bytes) {
+  reservations_.emplace(base, bytes);
   reserved_bytes_ += bytes;
+}
+
+std::optional<CUdeviceptr> AddressSpace::take_plain(std::size_t bytes, int device) {
+  const auto at = plain_.take(device, bytes);
+  if (!at || take(*at, bytes)) {
+    return at;
+  }
+  // The host has mapped something there.
+  plain_.put(*at, bytes);
+  return std::nullopt;
+}
+
+std::optional<CUdeviceptr> AddressSpace::reserve_plain(std::size_t bytes, int device) {
+  if (bytes > limit_ - reserved_bytes_) {
+    return std::nullopt;
+  }
+  const auto base = take_plain(bytes, device);
+  if (!base) {
+    return reserve(bytes, kGranularity);
+  }
+  add_reservation(*base, bytes);
   return base;
 }
 
@@ -151,8 +177,10 @@ CUresult AddressSpace::unreserve(CUdeviceptr base, std::size_t bytes) {
   if (!unmap_host(base, bytes)) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  const auto [begin, part] = fixed_part(base, bytes);
-  gaps_.add(begin, part);
+  if (!plain_.put(base, bytes)) {
+    const auto [begin, part] = fixed_part(base, bytes);
+    gaps_.add(begin, part);
+  }
   reservations_.erase(found);
   reserved_bytes_ -= bytes;
   return CUDA_SUCCESS;

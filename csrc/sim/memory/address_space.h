@@ -14,6 +14,7 @@
 #include "ferro/base/bytes.h"
 #include "sim/memory/free_ranges.h"
 #include "sim/memory/physical_memory.h"
+#include "sim/memory/plain_addresses.h"
 #include "sim/memory/shared_file.h"
 #include "sim/settings/config.h"
 
@@ -115,6 +116,8 @@ class AddressSpace {
   // the same addresses in every run; else any free address. None when no addresses are left.
   std::optional<CUdeviceptr> reserve(std::size_t bytes, std::size_t alignment,
                                      CUdeviceptr hint = 0);
+  // For cuMemAlloc's memory on a device.
+  std::optional<CUdeviceptr> reserve_plain(std::size_t bytes, int device);
   // INVALID_VALUE unless exactly this range was reserved and nothing is mapped in it; OUT_OF_MEMORY
   // when the process's map has no entry left for the new hole.
   CUresult unreserve(CUdeviceptr base, std::size_t bytes);
@@ -160,6 +163,8 @@ class AddressSpace {
 
  private:
   std::optional<CUdeviceptr> take_gap(std::size_t bytes, std::size_t alignment);
+  std::optional<CUdeviceptr> take_plain(std::size_t bytes, int device);
+  void add_reservation(CUdeviceptr base, std::size_t bytes);
   using Mappings = std::map<CUdeviceptr, Mapping>;
   Reservations::const_iterator find_reservation(CUdeviceptr at) const;
   struct MappingRange {
@@ -175,6 +180,7 @@ class AddressSpace {
   std::size_t reserved_bytes_ = 0;
   // The unreserved parts of the fixed range. The host may have mapped some of them.
   FreeRanges gaps_;
+  PlainAddresses plain_{gaps_};
   Reservations reservations_;
   Mappings mappings_;
   std::unordered_map<CUmemGenericAllocationHandle, std::shared_ptr<Pages>> pages_;

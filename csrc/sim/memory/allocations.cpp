@@ -29,7 +29,7 @@ std::optional<CUdeviceptr> Allocations::take_pages(std::size_t bytes) {
     return std::nullopt;
   }
   auto pages = std::make_shared<Pages>(memory_, device_, *offset, bytes);
-  const auto base = space_.reserve(bytes, kGranularity);
+  const auto base = space_.reserve_plain(bytes, device_);
   if (!base) {
     return std::nullopt;
   }

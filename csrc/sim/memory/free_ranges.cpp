@@ -56,6 +56,32 @@ std::optional<std::uint64_t> FreeRanges::take(std::size_t bytes, std::size_t ali
   return std::nullopt;
 }
 
+std::optional<std::uint64_t> FreeRanges::take_first(std::size_t bytes) {
+  for (auto range = by_begin_.begin(); range != by_begin_.end(); ++range) {
+    if (range->second >= bytes) {
+      const std::uint64_t at = range->first;
+      cut(range, at, at + bytes);
+      return at;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<std::uint64_t> FreeRanges::take_last(std::size_t bytes, std::size_t alignment) {
+  for (auto range = by_begin_.end(); range != by_begin_.begin();) {
+    --range;
+    if (range->second < bytes) {
+      continue;
+    }
+    const std::uint64_t at = align_down(range->first + range->second - bytes, alignment);
+    if (at >= range->first) {
+      cut(range, at, at + bytes);
+      return at;
+    }
+  }
+  return std::nullopt;
+}
+
 void FreeRanges::remove(std::uint64_t begin, std::size_t bytes) {
   const std::uint64_t end = begin + bytes;
   auto range = by_begin_.upper_bound(begin);

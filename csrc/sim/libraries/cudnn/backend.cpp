@@ -42,6 +42,7 @@ struct TensorShape {
   std::vector<std::int64_t> sizes;
   std::vector<std::int64_t> strides;
   std::int64_t element = 4;
+  bool is_half = false;
 
   std::int64_t places() const {
     return std::accumulate(sizes.begin() + 2, sizes.end(), std::int64_t{1}, std::multiplies<>());
@@ -57,6 +58,7 @@ std::optional<TensorShape> tensor(const Descriptor* of) {
     cudnnDataType_t value = CUDNN_DATA_FLOAT;
     std::memcpy(&value, type->bytes.data(), sizeof value);
     shape.element = element_size(value);
+    shape.is_half = value == CUDNN_DATA_HALF;
   }
   return shape;
 }
@@ -105,6 +107,7 @@ std::optional<Convolution> convolution(const Descriptor& operation) {
     shape.window = weights->places();
     shape.groups = shape.inputs / std::max<std::int64_t>(weights->sizes[1], 1);
     shape.element = images->element;
+    shape.is_half = images->is_half;
     shape.is_volume = images->sizes.size() == 5;
     shape.strided = std::any_of(steps.begin(), steps.end(), [](auto step) { return step != 1; });
     // With one channel both layouts are the same.

@@ -18,9 +18,10 @@ cudnnStatus_t normalization(cudnnTensorDescriptor_t input, bool backward, size_t
   *bytes = 0;
   const bool last = input->sizes.size() > 2 && input->sizes[1] > 1 && input->strides[1] == 1;
   if (last) {
-    std::int64_t size = bytes_of(input->type);
-    for (const int extent : input->sizes) size *= extent;
-    *bytes = normalization_workspace(size, input->sizes[1], backward);
+    std::int64_t rows = 1;
+    for (const int extent : input->sizes) rows *= extent;
+    rows /= input->sizes[1];
+    *bytes = normalization_workspace(rows, input->sizes[1], backward);
   }
   return CUDNN_STATUS_SUCCESS;
 }

@@ -1,5 +1,7 @@
 #include "sim/libraries/cudnn/workspaces.h"
 
+#include "sim/libraries/cudnn/measured.h"
+
 #include <algorithm>
 #include <optional>
 
@@ -13,18 +15,6 @@ std::int64_t padded(std::int64_t channels, std::int64_t element) {
   const std::int64_t step = element == 2 ? 8 : 1;
   return (channels + step - 1) / step * step;
 }
-
-// The sizes of copies of the tensors in the kernels' layout.
-struct Copies {
-  explicit Copies(const ConvolutionShape& s)
-      : inputs(s.images * padded(s.inputs, s.element) * s.input_places * s.element),
-        outputs(s.images * padded(s.outputs, s.element) * s.output_places * s.element),
-        weights(padded(s.outputs, s.element) * padded(s.inputs / s.groups, s.element) * s.window *
-                s.element) {}
-  std::int64_t all() const { return inputs + outputs + weights; }
-
-  std::int64_t inputs, outputs, weights;
-};
 
 std::int64_t tiles(std::int64_t length, std::int64_t tile) { return (length + tile - 1) / tile; }
 
@@ -51,7 +41,7 @@ std::int64_t depthwise(const ConvolutionShape& s, Pass pass) {
 }
 
 std::int64_t channels_last(const ConvolutionShape& s, Pass pass) {
-  const Copies copies(s);
+  const TensorCopies copies(s);
   if (s.element == 2) {
     const bool inputs = s.inputs % 8 != 0;
     const bool outputs = s.outputs % 8 != 0;
@@ -67,7 +57,7 @@ std::int64_t channels_last(const ConvolutionShape& s, Pass pass) {
 // A convolution with a window of one position and no stride is a matrix product, and needs no
 // copies.
 std::int64_t pointwise(const ConvolutionShape& s, Pass pass) {
-  const Copies copies(s);
+  const TensorCopies copies(s);
   const std::int64_t both = copies.inputs + copies.outputs;
   // Tensor cores cannot read the alignment of rows with an odd number of elements.
   if (s.input_places % 2 != 0) return both;
@@ -84,7 +74,7 @@ std::int64_t channels_first(const ConvolutionShape& s, Pass pass) {
     const bool aligned = s.inputs % 4 == 0;
     if (s.window < kLargeWindow && (pass == Pass::kForward || s.strided || !aligned)) return 0;
   }
-  const Copies copies(s);
+  const TensorCopies copies(s);
   // These kernels write the results of few positions in their own layout.
   constexpr std::int64_t kFewPositions = 150'000;
   if (s.element == 4 && s.inputs > kFew && s.outputs == 64 && s.window > 1 && s.groups == 1 &&
@@ -101,7 +91,7 @@ std::optional<std::int64_t> of_volume(const ConvolutionShape& s, Pass pass) {
   constexpr std::int64_t kNarrow = 32;     // channels
   constexpr std::int64_t kLarge = 64;      // positions of a window
   constexpr std::int64_t kMany = 1 << 19;  // positions of an image
-  const Copies copies(s);
+  const TensorCopies copies(s);
   const bool is_float = s.element == 4;
   if (s.groups > 1) {
     // Each channel becomes a group of eight.
@@ -144,11 +134,7 @@ std::optional<std::int64_t> of_volume(const ConvolutionShape& s, Pass pass) {
   return std::nullopt;
 }
 
-}  // namespace
-
-std::size_t workspace_of(const ConvolutionShape& s, Pass pass) {
-  // 64-bit elements have separate kernels.
-  if (s.element > 4) return 0;
+std::int64_t rule(const ConvolutionShape& s, Pass pass) {
   const bool deep = s.groups > 1 && s.groups == s.inputs && s.groups == s.outputs;
   const bool product = s.window == 1 && !s.strided;
   const bool sums = pass == Pass::kWeightGradient && !deep && (s.channels_last || !product);
@@ -158,11 +144,28 @@ std::size_t workspace_of(const ConvolutionShape& s, Pass pass) {
                               : s.channels_last ? channels_last(s, pass)
                               : product         ? pointwise(s, pass)
                                                 : channels_first(s, pass);
-  return static_cast<std::size_t>(copies + (sums ? partial_sums(s) : 0));
+  return copies + (sums ? partial_sums(s) : 0);
 }
 
-std::size_t normalization_workspace(std::int64_t bytes, std::int64_t channels, bool backward) {
-  return static_cast<std::size_t>(bytes / (backward ? 48 : 32) + 8 * channels);
+}  // namespace
+
+TensorCopies::TensorCopies(const ConvolutionShape& s)
+    : inputs(s.images * padded(s.inputs, s.element) * s.input_places * s.element),
+      outputs(s.images * padded(s.outputs, s.element) * s.output_places * s.element),
+      weights(padded(s.outputs, s.element) * padded(s.inputs / s.groups, s.element) * s.window *
+              s.element) {}
+
+std::size_t workspace_of(const ConvolutionShape& s, Pass pass) {
+  // 64-bit elements have separate kernels.
+  if (s.element > 4) return 0;
+  const std::optional<std::int64_t> measured = measured_workspace(s, pass);
+  return static_cast<std::size_t>(measured ? *measured : rule(s, pass));
+}
+
+std::size_t normalization_workspace(std::int64_t rows, std::int64_t channels, bool backward) {
+  // Partial sums of rows, and of these once more; the backward pass keeps sums of fewer.
+  const std::int64_t sums = backward ? tiles(rows, 192) * 4 : tiles(rows, 64) * 2 + rows / 4096;
+  return static_cast<std::size_t>(4 * channels * sums + channels / 16 + (backward ? 1056 : 1072));
 }
 
 namespace {

@@ -1,8 +1,8 @@
 // The sizes of the workspaces that cuDNN requests. Pure functions of shapes, in bytes.
 //
-// They are fitted to the requests of cuDNN 9.19 on an H100; `benchmarks.training.workspaces` has
-// the cases and prints the differences. How cuDNN chooses among its kernels is not documented, so
-// these functions leave out what depends only on that choice: partial sums of up to 17 MB each.
+// Those of convolutions that are like none of the measured ones follow a rule, which is fitted to
+// the requests of cuDNN 9.19 on an H100 and leaves out some partial sums.
+// `benchmarks.training.workspaces` has other cases, and prints the differences.
 #pragma once
 
 #include <cstddef>
@@ -24,16 +24,25 @@ struct ConvolutionShape {
   std::int64_t window = 1;  // positions
   std::int64_t groups = 1;
   std::int64_t element = 4;  // bytes
+  bool is_half = false;      // of the two types of 16 bits: float16
   bool strided = false;
   bool channels_last = false;
   bool is_volume = false;  // three dimensions
 };
 
+// The sizes of copies of the tensors in the layout of kernels for tensor cores.
+struct TensorCopies {
+  explicit TensorCopies(const ConvolutionShape& shape);
+  std::int64_t all() const { return inputs + outputs + weights; }
+
+  std::int64_t inputs, outputs, weights;
+};
+
 // Tensor-core kernels need the channels last. With another layout all three tensors are copied.
 std::size_t workspace_of(const ConvolutionShape& shape, Pass pass);
 
-// Only for tensors with the channels last; `bytes` is the size of the input.
-std::size_t normalization_workspace(std::int64_t bytes, std::int64_t channels, bool backward);
+// Only for tensors with the channels last, of `rows` positions in all images.
+std::size_t normalization_workspace(std::int64_t rows, std::int64_t channels, bool backward);
 
 struct RecurrentShape {
   std::int64_t gates = 1;  // of one step: 4 for an LSTM, 3 for a GRU

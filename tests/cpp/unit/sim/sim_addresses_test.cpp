@@ -2,6 +2,7 @@
 #include "ferro/base/bytes.h"
 #include "sim/memory/address_space.h"
 #include "sim/memory/free_ranges.h"
+#include "sim/memory/plain_addresses.h"
 #include "support/sanitizers.h"
 #include "support/sim_gpu.h"
 
@@ -78,6 +79,21 @@ TEST(SimFreeRanges, BestFitThenLowest) {
   // 310 to 320 is smaller, but has no multiple of 16 with room for ten bytes.
   EXPECT_EQ(ranges.take(10, 16), 208U);
   EXPECT_EQ(ranges.count(), 4U);
+}
+
+TEST(SimFreeRanges, FirstAndLast) {
+  FreeRanges ranges;
+  ranges.add(100, 10);
+  ranges.add(200, 50);
+  ranges.add(300, 20);
+  ranges.add(400, 19);
+  EXPECT_EQ(ranges.take_first(20), 200U);
+  EXPECT_EQ(ranges.take_first(10), 100U);
+  EXPECT_EQ(ranges.take_first(31), std::nullopt);
+  // 400 to 416 is the highest range with a multiple of 16 that has room, 304 to 320 the next.
+  EXPECT_EQ(ranges.take_last(16, 16), 400U);
+  EXPECT_EQ(ranges.take_last(16, 16), 304U);
+  EXPECT_EQ(ranges.take_last(31, 1), std::nullopt);
 }
 
 TEST(SimFreeRanges, AgreesWithAModelByTheByte) {
@@ -221,6 +237,36 @@ TEST(SimAddresses, ThirtyThousandReservationsAndAHundredThousandMappings) {
     EXPECT_LE(map_entries(), entries + 8);
   }
   space.clear();
+}
+
+// The order that PyTorch's own allocator met on an H100: first upwards in the addresses of the
+// context, then ranges of whole 32 MiB, each below the last, whose rests are used from below.
+TEST(SimPlainAddresses, GoDownInRangesAndUpWithinThem) {
+  FreeRanges gaps;
+  constexpr std::size_t kEnd = 8 * kGiB;
+  gaps.add(0, kEnd);
+  PlainAddresses addresses(gaps);
+  const auto take = [&](std::size_t mib, int device = 0) {
+    const auto at = addresses.take(device, mib * kMiB);
+    return at ? static_cast<std::int64_t>(*at / kMiB) : -1;
+  };
+  const std::int64_t context = kEnd / kMiB - 512;
+  EXPECT_EQ(take(2), context);
+  EXPECT_EQ(take(400), context + 2);
+  // 10 MiB are left below the code of the libraries, and 20 above.
+  EXPECT_EQ(take(20), context + 492);
+  EXPECT_EQ(take(80), context - 96);
+  EXPECT_EQ(take(128), context - 224);
+  EXPECT_EQ(take(26), context - 256);
+  EXPECT_EQ(take(6), context - 250 + 20);
+  EXPECT_EQ(take(14), context - 16);
+  // Other devices have addresses of their own.
+  EXPECT_EQ(take(2, 1), context - 256 - 512);
+  // A range that is free goes back, and the highest that has room is taken next.
+  EXPECT_TRUE(addresses.put(static_cast<std::uint64_t>(context - 224) * kMiB, 128 * kMiB));
+  EXPECT_EQ(take(100), context - 224);
+  EXPECT_FALSE(addresses.put(0, 2 * kMiB));
+  EXPECT_EQ(take(9000), -1);
 }
 
 // Reservations and cuMemAlloc's memory of two devices.
