@@ -376,7 +376,7 @@ NEWEST = versions.VERSIONS[-1].minor
 OTHERS = [version.minor for version in versions.VERSIONS[1:-1]]
 
 PASSED = unchanged.Passed()
-CPP = (*unchanged.CPP, "tools/test.py", "tools/execution.py")
+CPP = (*unchanged.CPP, *unchanged.BUILD, "tools/test.py", "tools/execution.py")
 # The parts to run after a change.
 TEST = (
     Part("clang-format", "the layout of C++", clang_format, 2),

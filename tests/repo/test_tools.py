@@ -287,9 +287,10 @@ def test_folders_are_read_whose_names_stand_in_a_test() -> None:
     [
         ("features/test_torch_interface.py", "tests/cpp/torch/"),
         ("libraries/test_preloaded.py", "tests/cpp/preload/preloaded.cpp"),
+        ("clients/test_versions.py", "README.md"),
     ],
 )
-def test_libraries_that_a_test_compiles_are_read(test: str, source: str) -> None:
+def test_sources_and_pages_that_a_test_names_are_read(test: str, source: str) -> None:
     found = names_of(unchanged.read_by(ROOT / "tests/python" / test))
     assert any(name.startswith(source) for name in found)
 
@@ -338,6 +339,33 @@ def test_digests_follow_names_and_contents(tmp_path: Path, monkeypatch: pytest.M
     assert unchanged.digest([tmp_path / "a", tmp_path / "c"]) == unchanged.digest(
         [tmp_path / "c", tmp_path / "a", tmp_path / "c"]
     )
+
+
+def test_digests_follow_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A test without its program was skipped, and a variable may choose some of the tests."""
+    seen = []
+
+    def look() -> None:
+        unchanged.machine.cache_clear()
+        seen.append(unchanged.digest([]))
+
+    for name in ("GTEST_FILTER", "PYTEST_ADDOPTS", "PYTORCH_NO_CUDA_MEMORY_CACHING"):
+        with monkeypatch.context() as changed:
+            changed.setenv(name, "x")
+            look()
+    with monkeypatch.context() as changed:
+        (tmp_path / "chromium").touch(mode=0o755)
+        changed.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+        look()
+    look()
+    assert len(set(seen)) == 5
+    look()
+    assert seen[-1] == seen[-2]
+
+
+def test_the_cpp_parts_read_what_compiles_their_objects() -> None:
+    (release,) = tests_tool.choose_parts(["release"])
+    assert {"csrc/ferro", "setup.py", "compiling.py"} < set(release.reads)
 
 
 def test_a_part_that_passed_is_not_repeated_until_a_file_changes(
