@@ -22,7 +22,7 @@ PROCESSOR_S = 1_800
 INTERVAL_S = 1.0
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 # The fields of /proc/PID/stat after the name, numbered as in proc(5).
-_GROUPS, _TIMES = slice(5 - 3, 7 - 3), slice(14 - 3, 18 - 3)
+_PARENT, _GROUPS, _TIMES = 4 - 3, slice(5 - 3, 7 - 3), slice(14 - 3, 18 - 3)
 
 Completed = subprocess.CompletedProcess[str]
 
@@ -34,13 +34,28 @@ def processor_seconds(leader: int) -> float:
 
 def _processes_of(leader: int) -> Iterator[tuple[int, int]]:
     """The id of each process of the session or group, and its ticks."""
+    for pid, fields in _all_processes():
+        if str(leader) in fields[_GROUPS]:
+            yield pid, sum(map(int, fields[_TIMES]))
+
+
+def _all_processes() -> Iterator[tuple[int, list[str]]]:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            yield int(folder.name), (folder / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue  # it has just ended
-        if str(leader) in fields[_GROUPS]:
-            yield int(folder.name), sum(map(int, fields[_TIMES]))
+
+
+def _with_descendants(leader: int) -> list[int]:
+    """Also those in other sessions, such as the programs that a process of pytest runs."""
+    children: dict[int, list[int]] = {}
+    for pid, fields in _all_processes():
+        children.setdefault(int(fields[_PARENT]), []).append(pid)
+    found = [leader]
+    for pid in found:
+        found += children.get(pid, [])
+    return found
 
 
 class Patience:
@@ -74,8 +89,9 @@ class Patience:
 
 
 def stop(leader: int) -> None:
-    """Kills the processes of the leader's group and session; no-op when all have ended."""
-    for pid in [leader, *(pid for pid, _ in _processes_of(leader))]:
+    """Kills the leader, its descendants, and the processes of its group and session; no-op when all
+    have ended."""
+    for pid in [*_with_descendants(leader), *(pid for pid, _ in _processes_of(leader))]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 

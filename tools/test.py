@@ -555,4 +555,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    execution.stop_at_interrupt()
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("interrupted; what passed until then need not run again")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -75,6 +76,53 @@ def test_children_of_a_session_count(tmp_path: Path) -> None:
         patience.stop(process.pid)
         process.wait()
     patience.stop(process.pid)  # the process has ended
+
+
+DESCENDANT = f"""\
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", {SLEEP!r}], start_new_session=True)
+print(child.pid, flush=True)
+child.wait()
+"""
+
+
+def test_descendants_in_other_sessions_are_stopped(tmp_path: Path) -> None:
+    """Otherwise programs of tests outlive an interrupted run."""
+    log = tmp_path / "log"
+    process = subprocess.Popen(
+        [sys.executable, "-c", DESCENDANT], stdout=log.open("w"), start_new_session=True
+    )
+    while not log.read_text().endswith("\n"):
+        assert process.poll() is None
+        time.sleep(0.05)
+    descendant = os.pidfd_open(int(log.read_text()))
+    patience.stop(process.pid)
+    process.wait()
+    assert select.select([descendant], [], [], 30)[0] == [descendant]
+    os.close(descendant)
+
+
+INTERRUPTED = f"""\
+import os, signal, sys, threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tools import execution
+execution.stop_at_interrupt()
+command = [sys.executable, "-c", {SLEEP!r}]
+threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+with ThreadPoolExecutor(1) as pool:
+    watched = lambda log: print("status", execution.execute(Path(log), command))
+    list(pool.map(watched, [sys.argv[1]]))
+"""
+
+
+def test_an_interrupt_stops_commands_of_other_threads(tmp_path: Path) -> None:
+    began = time.monotonic()
+    words = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "log")]
+    done = patience.run(words, programs.clean_environment())
+    assert "KeyboardInterrupt" in done.stderr
+    assert "status" not in done.stdout  # what was stopped has not failed
+    assert time.monotonic() - began < 50  # the command takes 60 s
 
 
 def test_lines_of_a_log_are_shown_and_the_status_is_the_commands(tmp_path: Path) -> None:
