@@ -194,6 +194,8 @@ def googletest(program: Path, log: str, progress: Progress, processes: int) -> R
         env = {"GTEST_TOTAL_SHARDS": str(processes), "GTEST_SHARD_INDEX": str(number)}
         command: list[str | Path] = [*plain, program, f"--gtest_output=xml:{report}"]
         ok = execute(name, command, progress, env, watch=watches[number])
+        if not ok:
+            progress.fail_running(number)
         return read_junit(log, report, ok) if report.exists() else Result(log, failed=1)
 
     with ThreadPoolExecutor(processes) as pool:
@@ -319,11 +321,14 @@ def python_tests(marker: str) -> Callable[[Result, Progress], Result]:
         chosen: list[str | Path] = ["-m", marker, *wanted]
         command = [*pytest, *shown, *side_by_side(), *chosen]
         ok = execute(empty.name, command, progress, {"FERRO_TEST_REPORT": str(report)})
+        if not ok:
+            progress.fail_running()
         if not junit.exists():
-            return replace(empty, failed=1)
+            return replace(empty, failed=max(1, len(progress.failed)))
         result = add(empty, read_junit(empty.name, junit, ok))
         failed = {name.partition("::")[0] for name in progress.failed}
-        fine = [p for p in wanted if ok or (failed and str(p.relative_to(ROOT)) not in failed)]
+        others_ran = bool(failed) and progress.have_all_run()
+        fine = [p for p in wanted if ok or (others_ran and str(p.relative_to(ROOT)) not in failed)]
         PASSED.note({names[p]: known[p] for p in fine}, [names[p] for p in wanted if p not in fine])
         if gpu_count() > 0:
             marked = json.loads(report.read_text()) if report.exists() else {"collected": 0}

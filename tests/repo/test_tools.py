@@ -217,6 +217,36 @@ def test_logs_side_by_side_are_counted_together(capsys: pytest.CaptureFixture[st
     assert "one_test.cpp:5: Failure\nFAILED One.Fails\n" in capsys.readouterr().out
 
 
+def test_a_test_whose_process_died_has_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress("release", 10, 0)
+    progress.for_tests_of(lambda name: f"unit_tests --gtest_filter={name}")
+    first, second = progress.side_by_side(2)
+    for line in (*LOGS["googletest"][:3], "[ RUN      ] One.Crashes"):
+        first(line)
+    second("[ RUN      ] Two.Is")
+    progress.fail_running(0)
+    assert progress.failed == ["One.Crashes"]
+    assert "  unit_tests --gtest_filter=One.Crashes\n" in capsys.readouterr().out
+
+
+def test_a_run_that_was_given_up_says_what_did_not_end() -> None:
+    """Tests that end their workers are repeated, and may end the whole run."""
+    progress = Progress("python", 10, 0)
+    for line in LOGS["workers"]:
+        progress.watch(line)
+    assert not progress.have_all_run()
+    for line in 6 * ["[gw2] [ 30%] FAILED tests/test_a.py::test_dies "]:
+        progress.watch(line)
+    assert not progress.have_all_run()
+    progress.watch("tests/test_b.py::test_hangs[x y] ")
+    progress.fail_running()
+    names = ["tests/test_a.py::test_two[a b]", "tests/test_a.py::test_dies"]
+    assert progress.failed == [*names, "tests/test_b.py::test_hangs[x y]"]
+    for number in range(5):
+        progress.watch(f"[gw0] [ 90%] PASSED tests/test_c.py::test_{number} ")
+    assert progress.have_all_run()
+
+
 # ---- which parts run
 
 
