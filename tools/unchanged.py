@@ -36,6 +36,7 @@ SHARED = (
     "tests/no_extension/sitecustomize.py",
 )
 NO_EXTENSION = "pytestmark = pytest.mark.no_extension\n"
+MADE = (".venv", "build", "demo-out", "dist")
 # The files that a word in a test's files stands for, including folders.
 NAMED = {
     "README": ("README.md",),
@@ -121,8 +122,13 @@ def read_by(test: Path) -> set[Path]:
     """The files that a file of tests reads, including itself."""
     if "repo" in test.parts:
         listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-        names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-        return {ROOT / name for name in names.split("\0") if name and (ROOT / name).is_file()}
+        done = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True)
+        if done.returncode != 0:  # no git, or not a checkout of it
+            return set(
+                files_below(*(path.name for path in ROOT.iterdir() if path.name not in MADE))
+            )
+        names = filter(None, done.stdout.split("\0"))
+        return {ROOT / name for name in names if (ROOT / name).is_file()}
     found: set[Path] = set()
     named: set[str] = set()
     waiting = [test, *files_below(*SHARED)]

@@ -391,6 +391,17 @@ def test_a_test_of_the_repository_reads_everything() -> None:
     assert {"README.md", "docs/testing.md", "Makefile", "csrc/ferro/base/bytes.h"} < found
 
 
+def test_a_test_of_the_repository_needs_no_git(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unchanged, "ROOT", tmp_path)
+    for name in ("README.md", "docs/testing.md", "build/python", ".venv/pyvenv.cfg"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    found = unchanged.read_by(tmp_path / "repo" / "test_docs.py")
+    assert found == {tmp_path / "README.md", tmp_path / "docs/testing.md"}
+
+
 def test_only_passed_parts_with_the_same_files_are_known(tmp_path: Path) -> None:
     kept = tmp_path / "folder" / "passed.json"
     passed = unchanged.Passed(kept)
