@@ -445,17 +445,21 @@ class Times:
     def __init__(self) -> None:
         self._taken: dict[str, float] = json.loads(TIMES.read_text()) if TIMES.exists() else {}
 
-    def note(self, part: Part, seconds: float) -> None:
+    def note(self, part: Part, seconds: float, is_complete: bool) -> None:
         self._taken[part.name] = seconds
+        if is_complete:
+            self._taken[f"{part.name}, complete"] = seconds
         TIMES.write_text(json.dumps(self._taken, indent=1))
 
     def expect(self, part: Part) -> float:
         """A part that never ran here is expected to be slower than listed by the others' ratio."""
         if part.name in self._taken:
             return self._taken[part.name]
-        known = [each for each in (*TEST, *REST) if each.name in self._taken and each.seconds > 10]
-        listed = sum(each.seconds for each in known)
-        taken = sum(self._taken[each.name] for each in known)
+        taken = listed = 0.0
+        for each in (*TEST, *REST):
+            # Runs without tests that had passed before say nothing about other parts.
+            if each.seconds > 10 and (seconds := self._taken.get(f"{each.name}, complete")):
+                taken, listed = taken + seconds, listed + each.seconds
         return part.seconds * (max(0.5, taken / listed) if listed else 1)
 
 
@@ -515,7 +519,7 @@ def run_parts(parts: Sequence[Part], times: Times, minutes_left: float) -> list[
         outcome = "FAILED" if result.failed else "ok" if result.passed else "skipped"
         print(f"{part.name} ... {outcome} ({seconds:.1f} s)", flush=True)
         if outcome == "ok":
-            times.note(part, seconds)
+            times.note(part, seconds, unchanged.REASON not in result.skips)
         if files:
             is_fine = result.failed == 0 and result.passed > 0
             PASSED.note({part.name: files} if is_fine else {}, [] if is_fine else [part.name])
