@@ -92,7 +92,8 @@ def execute(
 
         _running.add(process.pid)
         # Programs of tests have their own sessions and limits; here they show only in the log.
-        patient = Patience(process.pid, lambda: log.stat().st_size, IDLE_S, float("inf"))
+        # Their own progress shows here as the little time in which pytest looks at them.
+        patient = Patience(process.pid, lambda: log.stat().st_size, IDLE_S, float("inf"), 0.1)
         try:
             wrong = patience.wait(process, patient, read)
         except BaseException:

@@ -19,6 +19,8 @@ from typing import IO
 
 IDLE_S = 180
 PROCESSOR_S = 1_800
+# A process that waits in a loop with pauses of 10 ms uses 0.5 s within IDLE_S.
+LEAST_S = 1.0
 INTERVAL_S = 1.0
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 # The fields of /proc/PID/stat after the name, numbered as in proc(5).
@@ -67,11 +69,15 @@ class Patience:
         has_moved: Callable[[], object] = lambda: None,
         idle_s: float = IDLE_S,
         processor_s: float = PROCESSOR_S,
+        least_s: float = LEAST_S,
     ) -> None:
+        """Less processor time than `least_s` within `idle_s` is no progress."""
         self._leader = leader
         self._has_moved = has_moved
         self._idle_s = idle_s
         self._processor_s = processor_s
+        self._least_s = least_s
+        self._used = 0.0
         self._seen: object = None
         self._since = time.monotonic()
 
@@ -80,9 +86,9 @@ class Patience:
         used = processor_seconds(self._leader)
         if used > self._processor_s:
             return f"stopped after {used:.0f} s of processor time"
-        seen = (round(used, 1), self._has_moved())
-        if seen != self._seen:
-            self._seen, self._since = seen, time.monotonic()
+        seen = self._has_moved()
+        if seen != self._seen or used - self._used >= self._least_s:
+            self._used, self._seen, self._since = used, seen, time.monotonic()
         if time.monotonic() - self._since > self._idle_s:
             return f"stopped after {self._idle_s:.0f} s in which it did nothing"
         return ""

@@ -24,6 +24,14 @@ from tools.test import Part, Times
 
 SLEEP = "import time; time.sleep(60)"
 SPIN = "while True: pass"
+POLL = """\
+import time
+while True:
+    end = time.process_time() + 0.1
+    while time.process_time() < end:
+        pass
+    time.sleep(0.9)
+"""
 SLOW = """\
 import time
 for number in range(12):
@@ -38,8 +46,12 @@ def start(program: str) -> subprocess.Popen[bytes]:
 
 @pytest.mark.parametrize(
     ("program", "idle_s", "processor_s", "said"),
-    [(SLEEP, 1, 100, "in which it did nothing"), (SPIN, 1, 2, "of processor time")],
-    ids=["idle", "without_end"],
+    [
+        (SLEEP, 1, 100, "in which it did nothing"),
+        (POLL, 3, 2, "in which it did nothing"),
+        (SPIN, 30, 2, "of processor time"),
+    ],
+    ids=["idle", "polls", "without_end"],
 )
 def test_a_process_without_progress_is_stopped(
     program: str, idle_s: float, processor_s: float, said: str
