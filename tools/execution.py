@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import subprocess
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -18,6 +20,8 @@ LINES_SHOWN = 60
 IDLE_S = 900
 
 Command = Sequence[str | Path]
+_running: set[int] = set()
+_interrupted = threading.Event()
 Watch = Callable[[str], None]
 
 
@@ -48,6 +52,18 @@ class _Lines:
         return whole.decode(errors="replace").split("\n") if newline else []
 
 
+def stop_at_interrupt() -> None:
+    """From now on an interrupt stops all commands, also those for which other threads wait."""
+
+    def stop(number: int, frame: object) -> None:
+        _interrupted.set()
+        for pid in list(_running):
+            patience.stop(pid)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, stop)
+
+
 def execute(
     log: Path,
     command: Command,
@@ -74,14 +90,20 @@ def execute(
             for line in lines.new():
                 watch(line)
 
+        _running.add(process.pid)
         # Programs of tests have their own sessions and limits; here they show only in the log.
-        patient = Patience(process.pid, lambda: log.stat().st_size, IDLE_S, float("inf"))
+        # Their own progress shows here as the little time in which pytest looks at them.
+        patient = Patience(process.pid, lambda: log.stat().st_size, IDLE_S, float("inf"), 0.1)
         try:
             wrong = patience.wait(process, patient, read)
         except BaseException:
             patience.stop(process.pid)
             raise
+        finally:
+            _running.discard(process.pid)
         if wrong:
             out.write(f"\n{wrong}\n")
+    if _interrupted.is_set():
+        raise KeyboardInterrupt  # in another thread: what was stopped has not failed
     read()
     return process.returncode == 0

@@ -19,10 +19,12 @@ from typing import IO
 
 IDLE_S = 180
 PROCESSOR_S = 1_800
+# A process that waits in a loop with pauses of 10 ms uses 0.5 s within IDLE_S.
+LEAST_S = 1.0
 INTERVAL_S = 1.0
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 # The fields of /proc/PID/stat after the name, numbered as in proc(5).
-_GROUPS, _TIMES = slice(5 - 3, 7 - 3), slice(14 - 3, 18 - 3)
+_PARENT, _GROUPS, _TIMES = 4 - 3, slice(5 - 3, 7 - 3), slice(14 - 3, 18 - 3)
 
 Completed = subprocess.CompletedProcess[str]
 
@@ -34,13 +36,28 @@ def processor_seconds(leader: int) -> float:
 
 def _processes_of(leader: int) -> Iterator[tuple[int, int]]:
     """The id of each process of the session or group, and its ticks."""
+    for pid, fields in _all_processes():
+        if str(leader) in fields[_GROUPS]:
+            yield pid, sum(map(int, fields[_TIMES]))
+
+
+def _all_processes() -> Iterator[tuple[int, list[str]]]:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            yield int(folder.name), (folder / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue  # it has just ended
-        if str(leader) in fields[_GROUPS]:
-            yield int(folder.name), sum(map(int, fields[_TIMES]))
+
+
+def _with_descendants(leader: int) -> list[int]:
+    """Also those in other sessions, such as the programs that a process of pytest runs."""
+    children: dict[int, list[int]] = {}
+    for pid, fields in _all_processes():
+        children.setdefault(int(fields[_PARENT]), []).append(pid)
+    found = [leader]
+    for pid in found:
+        found += children.get(pid, [])
+    return found
 
 
 class Patience:
@@ -52,11 +69,15 @@ class Patience:
         has_moved: Callable[[], object] = lambda: None,
         idle_s: float = IDLE_S,
         processor_s: float = PROCESSOR_S,
+        least_s: float = LEAST_S,
     ) -> None:
+        """Less processor time than `least_s` within `idle_s` is no progress."""
         self._leader = leader
         self._has_moved = has_moved
         self._idle_s = idle_s
         self._processor_s = processor_s
+        self._least_s = least_s
+        self._used = 0.0
         self._seen: object = None
         self._since = time.monotonic()
 
@@ -65,17 +86,18 @@ class Patience:
         used = processor_seconds(self._leader)
         if used > self._processor_s:
             return f"stopped after {used:.0f} s of processor time"
-        seen = (round(used, 1), self._has_moved())
-        if seen != self._seen:
-            self._seen, self._since = seen, time.monotonic()
+        seen = self._has_moved()
+        if seen != self._seen or used - self._used >= self._least_s:
+            self._used, self._seen, self._since = used, seen, time.monotonic()
         if time.monotonic() - self._since > self._idle_s:
             return f"stopped after {self._idle_s:.0f} s in which it did nothing"
         return ""
 
 
 def stop(leader: int) -> None:
-    """Kills the processes of the leader's group and session; no-op when all have ended."""
-    for pid in [leader, *(pid for pid, _ in _processes_of(leader))]:
+    """Kills the leader, its descendants, and the processes of its group and session; no-op when all
+    have ended."""
+    for pid in [*_with_descendants(leader), *(pid for pid, _ in _processes_of(leader))]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 

@@ -12,13 +12,14 @@ from functools import partial
 
 NINJA = re.compile(r"^\[(\d+)/(\d+)\] ")
 GTEST_ALL = re.compile(r"^\[==========\] Running (\d+) tests")
-GTEST_BEGIN = re.compile(r"^\[ RUN      \] ")
+GTEST_BEGIN = re.compile(r"^\[ RUN      \] (\S+)")
 # The parameter of a test follows its name after a comma.
 GTEST_END = re.compile(r"^\[ +(OK|FAILED|SKIPPED) +\] (\S+?\.[^\s,]+)(?:, .*)? \(\d+ ms\)")
 # Lines of pytest, without and with workers, each with -v.
 PYTEST_ALL = re.compile(r"(?:\bcollected |\[)(\d+) items?")
 PYTEST_LEFT_OUT = re.compile(r"/ (\d+) deselected")
 PYTEST_END = re.compile(r"^(\S.*?::.*?) (PASSED|FAILED|ERROR|SKIPPED)\b.*\[ *\d+%\]$")
+WORKER_BEGIN = re.compile(r"^(\S+\.py::.*?) $")
 WORKER_END = re.compile(r"^\[gw\d+\] \[ *\d+%\] (PASSED|FAILED|ERROR|SKIPPED) (\S.*?)\s*$")
 
 EVERY_S = {True: 1.0, False: 30.0}
@@ -32,30 +33,42 @@ class Reading:
     done: int = 0
     of: int = 0
     unit: str = ""
+    running: list[str] = field(default_factory=list)
+    """The tests that have begun and not ended, of GoogleTest or of pytest with workers."""
     _text: list[str] = field(default_factory=list)
+    _ended: set[str] = field(default_factory=set)
 
     def read(self, line: str) -> tuple[str, list[str]]:
         """The test that failed with this line, and its output; usually empty."""
         if found := NINJA.match(line):
             self.unit, self.done, self.of = "compiled", int(found[1]), int(found[2])
         elif found := GTEST_ALL.match(line):
-            self.unit, self.done, self.of = "tests", 0, int(found[1])
-        elif GTEST_BEGIN.match(line):
-            self._text = []
+            self._begin(int(found[1]))
+        elif found := GTEST_BEGIN.match(line):
+            self.running, self._text = [found[1]], []
+        elif found := WORKER_BEGIN.match(line):
+            self.running.append(found[1])
         elif (found := GTEST_END.match(line)) or (found := WORKER_END.match(line)):
             return self._end(found[2], found[1])
         elif found := PYTEST_END.match(line):
             return self._end(found[1], found[2])
         elif found := PYTEST_ALL.search(line):
             left_out = PYTEST_LEFT_OUT.search(line)
-            self.unit, self.done = "tests", 0
-            self.of = int(found[1]) - (int(left_out[1]) if left_out else 0)
+            self._begin(int(found[1]) - (int(left_out[1]) if left_out else 0))
         else:
             self._text.append(line)
         return "", []
 
+    def _begin(self, tests: int) -> None:
+        self.unit, self.done, self.of = "tests", 0, tests
+        self._ended.clear()
+        self.running.clear()
+
     def _end(self, name: str, outcome: str) -> tuple[str, list[str]]:
-        self.done += 1
+        # pytest-xdist may repeat a test that ended its worker; a fixture may fail after its test.
+        self._ended.add(name)
+        self.done = len(self._ended)
+        self.running = [each for each in self.running if each != name]
         text, self._text = self._text, []
         if outcome not in ("FAILED", "ERROR"):
             return "", []
@@ -101,7 +114,20 @@ class Progress:
         with self._lock:
             self._fail(name, command, [])
 
+    def fail_running(self, log: int = 0) -> None:
+        """Reports the tests that ran when the process of this log ended or was stopped."""
+        with self._lock:
+            for name in self._readings[log].running:
+                self._fail(name, self._alone(name), ["its process ended before the test"])
+
+    def have_all_run(self) -> bool:
+        """Whether each test has ended. If not, the run was given up, such as after crashes."""
+        done, of, _ = self._counts()
+        return 0 < of <= done
+
     def _fail(self, name: str, command: str, text: list[str]) -> None:
+        if name in self.failed:
+            return
         self.failed.append(name)
         self.commands.append(command)
         self._clear()

@@ -194,6 +194,8 @@ def googletest(program: Path, log: str, progress: Progress, processes: int) -> R
         env = {"GTEST_TOTAL_SHARDS": str(processes), "GTEST_SHARD_INDEX": str(number)}
         command: list[str | Path] = [*plain, program, f"--gtest_output=xml:{report}"]
         ok = execute(name, command, progress, env, watch=watches[number])
+        if not ok:
+            progress.fail_running(number)
         return read_junit(log, report, ok) if report.exists() else Result(log, failed=1)
 
     with ThreadPoolExecutor(processes) as pool:
@@ -319,11 +321,14 @@ def python_tests(marker: str) -> Callable[[Result, Progress], Result]:
         chosen: list[str | Path] = ["-m", marker, *wanted]
         command = [*pytest, *shown, *side_by_side(), *chosen]
         ok = execute(empty.name, command, progress, {"FERRO_TEST_REPORT": str(report)})
+        if not ok:
+            progress.fail_running()
         if not junit.exists():
-            return replace(empty, failed=1)
+            return replace(empty, failed=max(1, len(progress.failed)))
         result = add(empty, read_junit(empty.name, junit, ok))
         failed = {name.partition("::")[0] for name in progress.failed}
-        fine = [p for p in wanted if ok or (failed and str(p.relative_to(ROOT)) not in failed)]
+        others_ran = bool(failed) and progress.have_all_run()
+        fine = [p for p in wanted if ok or (others_ran and str(p.relative_to(ROOT)) not in failed)]
         PASSED.note({names[p]: known[p] for p in fine}, [names[p] for p in wanted if p not in fine])
         if gpu_count() > 0:
             marked = json.loads(report.read_text()) if report.exists() else {"collected": 0}
@@ -376,7 +381,7 @@ NEWEST = versions.VERSIONS[-1].minor
 OTHERS = [version.minor for version in versions.VERSIONS[1:-1]]
 
 PASSED = unchanged.Passed()
-CPP = (*unchanged.CPP, "tools/test.py", "tools/execution.py")
+CPP = (*unchanged.CPP, *unchanged.BUILD, "tools/test.py", "tools/execution.py")
 # The parts to run after a change.
 TEST = (
     Part("clang-format", "the layout of C++", clang_format, 2),
@@ -440,17 +445,21 @@ class Times:
     def __init__(self) -> None:
         self._taken: dict[str, float] = json.loads(TIMES.read_text()) if TIMES.exists() else {}
 
-    def note(self, part: Part, seconds: float) -> None:
+    def note(self, part: Part, seconds: float, is_complete: bool) -> None:
         self._taken[part.name] = seconds
+        if is_complete:
+            self._taken[f"{part.name}, complete"] = seconds
         TIMES.write_text(json.dumps(self._taken, indent=1))
 
     def expect(self, part: Part) -> float:
         """A part that never ran here is expected to be slower than listed by the others' ratio."""
         if part.name in self._taken:
             return self._taken[part.name]
-        known = [each for each in (*TEST, *REST) if each.name in self._taken and each.seconds > 10]
-        listed = sum(each.seconds for each in known)
-        taken = sum(self._taken[each.name] for each in known)
+        taken = listed = 0.0
+        for each in (*TEST, *REST):
+            # Runs without tests that had passed before say nothing about other parts.
+            if each.seconds > 10 and (seconds := self._taken.get(f"{each.name}, complete")):
+                taken, listed = taken + seconds, listed + each.seconds
         return part.seconds * (max(0.5, taken / listed) if listed else 1)
 
 
@@ -510,7 +519,7 @@ def run_parts(parts: Sequence[Part], times: Times, minutes_left: float) -> list[
         outcome = "FAILED" if result.failed else "ok" if result.passed else "skipped"
         print(f"{part.name} ... {outcome} ({seconds:.1f} s)", flush=True)
         if outcome == "ok":
-            times.note(part, seconds)
+            times.note(part, seconds, unchanged.REASON not in result.skips)
         if files:
             is_fine = result.failed == 0 and result.passed > 0
             PASSED.note({part.name: files} if is_fine else {}, [] if is_fine else [part.name])
@@ -555,4 +564,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    execution.stop_at_interrupt()
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("interrupted; what passed until then need not run again")

@@ -1,5 +1,8 @@
 """Records which tests passed with exactly the current files, so that they need not run again.
 
+A record also holds what the tests read of the machine: the installed packages, the compilers and
+browsers, and variables that choose tests or change programs.
+
 The files that a test reads are found by names. A test of PyTorch programs reads the package with
 its libraries, the files that all tests share, and each file that one of these refers to, as
 "program.py" or by an import. A test of the repository reads everything. A file of tests with the
@@ -11,7 +14,9 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -23,20 +28,35 @@ PASSED = ROOT / "build" / "test-passed.json"
 REASON = "passed before with the same files; AGAIN=1 runs it all the same"
 
 CPP = ("CMakeLists.txt", "CMakePresets.json", "csrc/ferro", "csrc/sim", "tests/cpp")
-PACKAGE = ("ferro_alloc", "ferro_alloc.pth", "pyproject.toml", "setup.py", "compiling.py")
+# What compiles the objects that the release tree links.
+BUILD = ("setup.py", "compiling.py")
+PACKAGE = ("ferro_alloc", "ferro_alloc.pth", "pyproject.toml", *BUILD)
 SHARED = (
     *("tests/conftest.py", "tests/fork_server.py", "tests/programs.py", "tools/patience.py"),
     "tests/no_extension/sitecustomize.py",
 )
 NO_EXTENSION = "pytestmark = pytest.mark.no_extension\n"
+MADE = (".venv", "build", "demo-out", "dist")
 # The files that a word in a test's files stands for, including folders.
 NAMED = {
+    "README": ("README.md",),
     "benchmarks": ("benchmarks", "CMakeLists.txt"),
     "cpp": ("tests/cpp",),
     "csrc": ("csrc",),
     "docs": ("docs",),
     "mutants": ("tests/mutants",),
 }
+
+
+PROGRAMS = (
+    *("g++", "gcc", "cc", "clang++", "readelf", "cmake", "ninja"),
+    *("chromium", "chromium-browser", "google-chrome"),
+)
+# The beginnings of the names of variables that choose tests, or that their programs inherit.
+VARIABLES = (
+    *("CUDA", "CXX", "FERRO_", "GTEST_", "LDFLAGS", "LD_", "OMP_"),
+    *("PYTEST_", "PYTHON", "PYTORCH_", "TORCH"),
+)
 
 
 def files_below(*names: str) -> list[Path]:
@@ -53,9 +73,27 @@ def _digest_of(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+@cache
+def machine() -> str:
+    """What tests read besides files of the checkout. Tests that lack a program are skipped, so
+    they must run once it is installed."""
+    packages = {f"{each.name} {each.version}" for each in importlib.metadata.distributions()}
+    programs = [_program(name) for name in PROGRAMS]
+    variables = sorted(each for each in os.environ.items() if each[0].startswith(VARIABLES))
+    return json.dumps([sys.version, sorted(packages), programs, variables])
+
+
+def _program(name: str) -> tuple[str, int, int] | None:
+    path = shutil.which(name)
+    if path is None:
+        return None
+    status = Path(path).stat()
+    return path, status.st_size, status.st_mtime_ns
+
+
 def digest(paths: Iterable[Path]) -> str:
-    """The digest of names and contents, and of this Python and its torch."""
-    whole = hashlib.sha256(f"{sys.version} {importlib.metadata.version('torch')}".encode())
+    """The digest of names and contents, and of this machine."""
+    whole = hashlib.sha256(machine().encode())
     for path in sorted(set(paths)):
         whole.update(f"{path.relative_to(ROOT)} {_digest_of(path)}\n".encode())
     return whole.hexdigest()
@@ -84,8 +122,13 @@ def read_by(test: Path) -> set[Path]:
     """The files that a file of tests reads, including itself."""
     if "repo" in test.parts:
         listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-        names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-        return {ROOT / name for name in names.split("\0") if name and (ROOT / name).is_file()}
+        done = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True)
+        if done.returncode != 0:  # no git, or not a checkout of it
+            return set(
+                files_below(*(path.name for path in ROOT.iterdir() if path.name not in MADE))
+            )
+        names = filter(None, done.stdout.split("\0"))
+        return {ROOT / name for name in names if (ROOT / name).is_file()}
     found: set[Path] = set()
     named: set[str] = set()
     waiting = [test, *files_below(*SHARED)]

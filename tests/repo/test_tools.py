@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -23,6 +24,14 @@ from tools.test import Part, Times
 
 SLEEP = "import time; time.sleep(60)"
 SPIN = "while True: pass"
+POLL = """\
+import time
+while True:
+    end = time.process_time() + 0.1
+    while time.process_time() < end:
+        pass
+    time.sleep(0.9)
+"""
 SLOW = """\
 import time
 for number in range(12):
@@ -37,8 +46,12 @@ def start(program: str) -> subprocess.Popen[bytes]:
 
 @pytest.mark.parametrize(
     ("program", "idle_s", "processor_s", "said"),
-    [(SLEEP, 1, 100, "in which it did nothing"), (SPIN, 1, 2, "of processor time")],
-    ids=["idle", "without_end"],
+    [
+        (SLEEP, 1, 100, "in which it did nothing"),
+        (POLL, 3, 2, "in which it did nothing"),
+        (SPIN, 30, 2, "of processor time"),
+    ],
+    ids=["idle", "polls", "without_end"],
 )
 def test_a_process_without_progress_is_stopped(
     program: str, idle_s: float, processor_s: float, said: str
@@ -75,6 +88,53 @@ def test_children_of_a_session_count(tmp_path: Path) -> None:
         patience.stop(process.pid)
         process.wait()
     patience.stop(process.pid)  # the process has ended
+
+
+DESCENDANT = f"""\
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", {SLEEP!r}], start_new_session=True)
+print(child.pid, flush=True)
+child.wait()
+"""
+
+
+def test_descendants_in_other_sessions_are_stopped(tmp_path: Path) -> None:
+    """Otherwise programs of tests outlive an interrupted run."""
+    log = tmp_path / "log"
+    process = subprocess.Popen(
+        [sys.executable, "-c", DESCENDANT], stdout=log.open("w"), start_new_session=True
+    )
+    while not log.read_text().endswith("\n"):
+        assert process.poll() is None
+        time.sleep(0.05)
+    descendant = os.pidfd_open(int(log.read_text()))
+    patience.stop(process.pid)
+    process.wait()
+    assert select.select([descendant], [], [], 30)[0] == [descendant]
+    os.close(descendant)
+
+
+INTERRUPTED = f"""\
+import os, signal, sys, threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tools import execution
+execution.stop_at_interrupt()
+command = [sys.executable, "-c", {SLEEP!r}]
+threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+with ThreadPoolExecutor(1) as pool:
+    watched = lambda log: print("status", execution.execute(Path(log), command))
+    list(pool.map(watched, [sys.argv[1]]))
+"""
+
+
+def test_an_interrupt_stops_commands_of_other_threads(tmp_path: Path) -> None:
+    began = time.monotonic()
+    words = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "log")]
+    done = patience.run(words, programs.clean_environment())
+    assert "KeyboardInterrupt" in done.stderr
+    assert "status" not in done.stdout  # what was stopped has not failed
+    assert time.monotonic() - began < 50  # the command takes 60 s
 
 
 def test_lines_of_a_log_are_shown_and_the_status_is_the_commands(tmp_path: Path) -> None:
@@ -169,6 +229,36 @@ def test_logs_side_by_side_are_counted_together(capsys: pytest.CaptureFixture[st
     assert "one_test.cpp:5: Failure\nFAILED One.Fails\n" in capsys.readouterr().out
 
 
+def test_a_test_whose_process_died_has_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress("release", 10, 0)
+    progress.for_tests_of(lambda name: f"unit_tests --gtest_filter={name}")
+    first, second = progress.side_by_side(2)
+    for line in (*LOGS["googletest"][:3], "[ RUN      ] One.Crashes"):
+        first(line)
+    second("[ RUN      ] Two.Is")
+    progress.fail_running(0)
+    assert progress.failed == ["One.Crashes"]
+    assert "  unit_tests --gtest_filter=One.Crashes\n" in capsys.readouterr().out
+
+
+def test_a_run_that_was_given_up_says_what_did_not_end() -> None:
+    """Tests that end their workers are repeated, and may end the whole run."""
+    progress = Progress("python", 10, 0)
+    for line in LOGS["workers"]:
+        progress.watch(line)
+    assert not progress.have_all_run()
+    for line in 6 * ["[gw2] [ 30%] FAILED tests/test_a.py::test_dies "]:
+        progress.watch(line)
+    assert not progress.have_all_run()
+    progress.watch("tests/test_b.py::test_hangs[x y] ")
+    progress.fail_running()
+    names = ["tests/test_a.py::test_two[a b]", "tests/test_a.py::test_dies"]
+    assert progress.failed == [*names, "tests/test_b.py::test_hangs[x y]"]
+    for number in range(5):
+        progress.watch(f"[gw0] [ 90%] PASSED tests/test_c.py::test_{number} ")
+    assert progress.have_all_run()
+
+
 # ---- which parts run
 
 
@@ -230,9 +320,14 @@ def test_parts_are_expected_to_take_as_long_as_before(times: Times) -> None:
         next(p for p in tests_tool.TEST if p.name == n) for n in ("release", "python")
     )
     assert times.expect(release) == release.seconds
-    times.note(release, 3 * release.seconds)
+    times.note(release, 3 * release.seconds, is_complete=True)
     assert times.expect(release) == 3 * release.seconds
     assert times.expect(python) == 3 * python.seconds
+    # What ran because of one changed file says nothing about other parts.
+    times.note(python, 1, is_complete=False)
+    (asan,) = tests_tool.choose_parts(["asan"])
+    assert times.expect(python) == 1
+    assert Times().expect(asan) == 3 * asan.seconds
 
 
 def test_parts_can_be_named() -> None:
@@ -287,9 +382,10 @@ def test_folders_are_read_whose_names_stand_in_a_test() -> None:
     [
         ("features/test_torch_interface.py", "tests/cpp/torch/"),
         ("libraries/test_preloaded.py", "tests/cpp/preload/preloaded.cpp"),
+        ("clients/test_versions.py", "README.md"),
     ],
 )
-def test_libraries_that_a_test_compiles_are_read(test: str, source: str) -> None:
+def test_sources_and_pages_that_a_test_names_are_read(test: str, source: str) -> None:
     found = names_of(unchanged.read_by(ROOT / "tests/python" / test))
     assert any(name.startswith(source) for name in found)
 
@@ -310,6 +406,17 @@ def is_marked(path: Path) -> bool:
 def test_a_test_of_the_repository_reads_everything() -> None:
     found = names_of(unchanged.read_by(ROOT / "tests/repo/test_docs.py"))
     assert {"README.md", "docs/testing.md", "Makefile", "csrc/ferro/base/bytes.h"} < found
+
+
+def test_a_test_of_the_repository_needs_no_git(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unchanged, "ROOT", tmp_path)
+    for name in ("README.md", "docs/testing.md", "build/python", ".venv/pyvenv.cfg"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    found = unchanged.read_by(tmp_path / "repo" / "test_docs.py")
+    assert found == {tmp_path / "README.md", tmp_path / "docs/testing.md"}
 
 
 def test_only_passed_parts_with_the_same_files_are_known(tmp_path: Path) -> None:
@@ -338,6 +445,33 @@ def test_digests_follow_names_and_contents(tmp_path: Path, monkeypatch: pytest.M
     assert unchanged.digest([tmp_path / "a", tmp_path / "c"]) == unchanged.digest(
         [tmp_path / "c", tmp_path / "a", tmp_path / "c"]
     )
+
+
+def test_digests_follow_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A test without its program was skipped, and a variable may choose some of the tests."""
+    seen = []
+
+    def look() -> None:
+        unchanged.machine.cache_clear()
+        seen.append(unchanged.digest([]))
+
+    for name in ("GTEST_FILTER", "PYTEST_ADDOPTS", "PYTORCH_NO_CUDA_MEMORY_CACHING"):
+        with monkeypatch.context() as changed:
+            changed.setenv(name, "x")
+            look()
+    with monkeypatch.context() as changed:
+        (tmp_path / "chromium").touch(mode=0o755)
+        changed.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+        look()
+    look()
+    assert len(set(seen)) == 5
+    look()
+    assert seen[-1] == seen[-2]
+
+
+def test_the_cpp_parts_read_what_compiles_their_objects() -> None:
+    (release,) = tests_tool.choose_parts(["release"])
+    assert {"csrc/ferro", "setup.py", "compiling.py"} < set(release.reads)
 
 
 def test_a_part_that_passed_is_not_repeated_until_a_file_changes(

@@ -282,5 +282,28 @@ TEST_F(DriverTest, EveryKindOfCallHasAName) {
   EXPECT_EQ(counts.at("imported"), 0U);
 }
 
+TEST(DriverPeersTest, EachOfSeveralPeersGetsAccessToWhatIsMappedLater) {
+  SimGpu gpu(16, std::string(SimGpu::kManual) + ",devices=3");
+  Driver driver(FaultyApi::table(), 0);
+  EXPECT_TRUE(driver.add_peer(1));
+  EXPECT_TRUE(driver.add_peer(2));
+  EXPECT_FALSE(driver.add_peer(1));
+  const DevicePtr base = driver.reserve(kPageBytes, 0).value();
+  const PageHandle page = driver.create(kPageBytes).value();
+  ASSERT_EQ(driver.map(base, kPageBytes, page), Status::kOk);
+  ASSERT_EQ(driver.set_access(base, kPageBytes), Status::kOk);
+  for (const int device : {0, 1, 2}) {
+    CUmemLocation location{};
+    location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    location.id = device;
+    unsigned long long flags = 0;
+    SimGpu::expect(SimGpu::api().mem_get_access(&flags, &location, address_of(base)));
+    EXPECT_EQ(flags, CU_MEM_ACCESS_FLAGS_PROT_READWRITE) << device;
+  }
+  EXPECT_TRUE(driver.unmap(base, kPageBytes));
+  EXPECT_TRUE(driver.release(page));
+  EXPECT_TRUE(driver.unreserve(base, kPageBytes));
+}
+
 }  // namespace driver_test
 }  // namespace ferro
