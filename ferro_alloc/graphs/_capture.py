@@ -18,6 +18,7 @@ from ferro_alloc.graphs._pools import (
     PoolHandle,
     PoolLike,
     pool_of,
+    pool_or_none,
 )
 from ferro_alloc.graphs._streams import check_stream, require_device
 
@@ -138,7 +139,7 @@ class Capture:
         self._stream = self._given or _side_stream()
         if _is_in_capture(self._stream):
             raise FerroError("the stream is capturing already: end that capture first")
-        self._pool = None if pool is None else pool_of(pool)
+        self._pool = pool_or_none(pool)
         if self._pool is None:
             self._memory = PoolHandle(self._extension.new_capture_handle())
         else:
@@ -198,9 +199,9 @@ class Capture:
         )
 
     def _attach(self, pool: PoolLike | None) -> None:
-        if pool is None:
+        attached = pool_or_none(pool)
+        if attached is None:
             return
-        attached = pool_of(pool)
         if self._pool is None:
             _refuse_if_sealed(attached)
             self._pool = attached

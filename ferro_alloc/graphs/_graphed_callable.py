@@ -73,7 +73,7 @@ def make_graphed_callable(
     function; `torch.cuda.make_graphed_callables` supports gradients and takes the same handles.
     `pool`, `stream` and `capture_error_mode` are those of `begin_capture()`. An error of `function`
     discards the capture and propagates. Raises `FerroError` without a device, for a tensor that is
-    not on one, and for other arguments.
+    not on one, if no sample is on the device of the capture, and for other arguments.
     """
     require_device("make_graphed_callable()")
     if not callable(function):
@@ -90,13 +90,21 @@ def make_graphed_callable(
     if not isinstance(sample_kwargs, Mapping | None):
         raise FerroError(f"sample_kwargs is {sample_kwargs!r}: expected a mapping, or None")
     args, kwargs = tuple(sample_args), dict(sample_kwargs or {})
-    for number, sample in enumerate(_flat((args, kwargs))[0]):
+    samples = _flat((args, kwargs))[0]
+    for number, sample in enumerate(samples):
         if _is_tensor(sample) and not sample.is_cuda:
             raise FerroError(
                 f"sample {number} is a tensor on {sample.device}: expected CUDA tensors, because "
                 "a graph never reads others again; move it there, or pass a number"
             )
     stream = check_stream(stream) or _side_stream()
+    devices = {sample.device.index for sample in samples if _is_tensor(sample)}
+    if devices and stream.device_index not in devices:
+        # The function would run there, outside the capture, which would be empty.
+        raise FerroError(
+            f"the samples are on device {min(devices)}, and the capture is on device "
+            f"{stream.device_index}: make their device current, or pass a stream of it as stream="
+        )
     warm_up(lambda: function(*args, **kwargs), num_warmup_iters, stream)
     with CaptureGuard(pool, stream=stream, capture_error_mode=capture_error_mode) as guard:
         outputs = _without_gradients(function(*args, **kwargs))

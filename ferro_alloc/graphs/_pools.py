@@ -135,6 +135,9 @@ def _object_of(pool: _C.CapturePool) -> CapturePool:
         return known
 
 
+_NO_POOL = (0, 0)
+"""PyTorch captures without a pool when it is given this handle."""
+
 PoolLike = tuple[int, int] | CapturePool | Any
 """A handle, a `CapturePool`, or an object whose `id` is a handle, such as a MemPool."""
 
@@ -155,6 +158,7 @@ def graph_pool_handle(
     import torch
 
     handle = handle_of(torch.cuda.graph_pool_handle() if mem_pool is None else mem_pool)
+    _refuse_no_pool(handle)
     extension.open_pool(handle, name)
     return handle
 
@@ -166,7 +170,9 @@ def capture_pool_for_handle(handle: tuple[int, int]) -> CapturePool | None:
 
     Raises `FerroError` for an invalid handle.
     """
-    pool = _load.load().find_pool_by_handle(_checked(handle))
+    if _checked(handle) == _NO_POOL:
+        return None  # the allocator's own number for memory of no pool
+    pool = _load.load().find_pool_by_handle(handle)
     return None if pool is None else _object_of(pool)
 
 
@@ -187,11 +193,17 @@ def handle_of(pool: PoolLike) -> PoolHandle:
 
 
 def pool_of(pool: PoolLike) -> CapturePool:
-    """Also makes an unknown handle known."""
+    """Also makes an unknown handle known. Raises `FerroError` for PyTorch's handle of no pool."""
     if isinstance(pool, CapturePool):
         return pool
     handle = handle_of(pool)
+    _refuse_no_pool(handle)
     return _object_of(_load.load().lend_pool(handle))
+
+
+def pool_or_none(pool: PoolLike | None) -> CapturePool | None:
+    """Like `pool_of`; None for no pool, in PyTorch's form too."""
+    return None if pool is None or handle_of(pool) == _NO_POOL else pool_of(pool)
 
 
 def known_pool(handle: tuple[int, int]) -> CapturePool | None:
@@ -209,6 +221,11 @@ def name_of(handle: tuple[int, int]) -> str:
 def _check_name(function: str, name: object) -> None:
     if not isinstance(name, str):
         raise FerroError(f"{function}({name!r}): expected a name, or nothing")
+
+
+def _refuse_no_pool(handle: PoolHandle) -> None:
+    if handle == _NO_POOL:
+        raise FerroError(f"{tuple(handle)} is PyTorch's handle of no pool: expected that of a pool")
 
 
 def _checked(handle: object) -> tuple[int, int]:

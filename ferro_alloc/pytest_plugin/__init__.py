@@ -125,10 +125,12 @@ def _load(config: pytest.Config, options: argparse.Namespace, is_late: bool = Tr
     return config.stash[_SESSION]
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Reads the limits after every `pytest_collection_modifyitems`, which may add some."""
+    for item in session.items:
         if item.get_closest_marker(LIMIT) is not None:
-            _load(config, config.option).check_limit(item)
+            _load(session.config, session.config.option).check_limit(item)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -159,6 +161,8 @@ def pytest_fixture_setup(
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    if item.get_closest_marker(LIMIT) is not None:
+        _load(item.config, item.config.option).refuse_late_limit(item)
     try:
         result = yield
     finally:

@@ -121,6 +121,15 @@ class Session:
         except FerroError as error:
             raise pytest.UsageError(f"{where}({marker.args[0]!r}): {error}") from None
 
+    def refuse_late_limit(self, item: pytest.Item) -> None:
+        """Fails a test whose limit a fixture or another hook added: its memory was not measured."""
+        if item.nodeid not in self._limits:
+            pytest.fail(
+                f"{LIMIT} was added after the collection of the tests, so it cannot be judged: add "
+                "it to the test, or in pytest_collection_modifyitems",
+                pytrace=False,
+            )
+
     def compare(self, item: pytest.Item) -> bool | None:
         if item.get_closest_marker(COMPARE) is None:
             return None

@@ -194,6 +194,24 @@ def a_handle_is_made_of_its_number():
     return same, pool.name, texts, graphs.capture_pool_for_handle(handle) is None
 
 
+@check
+def the_handle_of_no_pool_is_no_pool():
+    """PyTorch captures without a pool when it is given this one."""
+    source, found = filled(MIB, 3), []
+    torch.cuda.synchronize()
+    for none in ((0, 0), graphs.PoolHandle(0)):
+        with CaptureGuard(none) as guard:
+            result = source.clone()
+        guard.graph.launch()
+        found.append((guard.graph.pool, has(result, 3)))
+    graphs.begin_capture(stream := torch.cuda.Stream())
+    take(KIB).zero_()
+    found.append(graphs.end_capture(stream, (0, 0)).pool)
+    known = graphs.capture_pool_for_handle((0, 0))
+    kind, text = error_of(lambda: graphs.graph_pool_handle("decode", mem_pool=(0, 0)))
+    return found, known, kind, "no pool" in text
+
+
 # ---- launches and updates
 
 
@@ -334,6 +352,20 @@ def a_callable_in_the_order_of_the_design_is_a_clear_error():
         word in text for word in ("expected a function first", "stream=", "capture_error_mode=")
     ]
     return kind, said, "num_warmup_iters" in first_line and "3" in first_line
+
+
+@check
+def a_callable_of_another_device_is_a_clear_error():
+    sample = torch.zeros(4, device="cuda:1")
+
+    def graphed(**where):
+        return graphs.make_graphed_callable(lambda x: x.clone(), (sample,), **where)
+
+    kind, text = error_of(graphed)
+    by_stream = graphed(stream=torch.cuda.Stream(1)).graph.device
+    with torch.cuda.device(1):
+        by_device = graphed().graph.device
+    return kind, "on device 1" in text and "stream=" in text, by_stream, by_device
 
 
 @check

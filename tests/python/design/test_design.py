@@ -27,6 +27,12 @@ EXPECTED: dict[str, Any] = {
     "only_the_pool_of_the_capture_is_attached": ["FerroError", True, "ACTIVE", True, "FerroError"],
     "a_graph_without_a_pool_has_none": [[False, None, 0, None, "None>"]] * 3,
     "a_pool_has_a_constructor": [3, True, "FerroError", True, True],
+    "the_handle_of_no_pool_is_no_pool": [
+        [[None, True], [None, True], None],
+        None,
+        "FerroError",
+        True,
+    ],
     "a_handle_is_made_of_its_number": [True, "decode", [True] * 4, True],
     "a_launch_is_on_the_stream_of_its_capture": [8, True, 8],
     "a_launch_on_another_stream_leaves_the_stream_of_the_capture": [True, "FerroError"],
@@ -46,13 +52,14 @@ EXPECTED: dict[str, Any] = {
         [True, True, True],
         True,
     ],
+    "a_callable_of_another_device_is_a_clear_error": ["FerroError", True, 1, 1],
     "a_callable_warms_up_three_times": 4,
 }
 
 
 @cache
 def outcomes(allocator: str, mode: str) -> Result:
-    return simulated("features_design.py", allocator, memory="1GiB", mode=mode)
+    return simulated("features_design.py", allocator, memory="1GiB", mode=mode, count=2)
 
 
 def test_every_check_is_expected() -> None:

@@ -99,6 +99,12 @@ def test_children_end_that_were_forked_beside_threads(allocator: str) -> None:
     assert found["errors"] == [{"zeros": refused, "raw": refused, "below torch": refused}]
 
 
+@pytest.mark.parametrize("allocator", ["ferro", "segments"])
+def test_a_child_drops_each_kind_of_object(allocator: str) -> None:
+    found = simulated("inherited_objects.py", allocator, memory="256MiB")
+    assert set(found.values()) == {0}, found
+
+
 def test_a_negative_size_is_named(run_simulated: RunSimulated) -> None:
     program = (
         "import ferro_alloc, torch\n"

@@ -686,6 +686,35 @@ def test_a_limit_names_memory_from_before_the_test(tmp_path: Path, option: str) 
     ], done.text
 
 
+LATE_LIMITS = """
+import pytest, torch
+
+def test_of_a_hook():
+    torch.empty(16 << 20, dtype=torch.uint8, device="cuda")
+
+@pytest.fixture
+def limited(request):
+    request.node.add_marker(pytest.mark.gpu_memory_limit("8MiB"))
+
+def test_of_a_fixture(limited): ...
+"""
+LATE_HOOK = """
+import pytest
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    items[0].add_marker(pytest.mark.gpu_memory_limit("8MiB"))
+"""
+
+
+def test_limits_that_are_added_late_are_judged_or_refused(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(LATE_HOOK)
+    found = run(tmp_path, LATE_LIMITS, "--ferro-simulate=h100")
+    assert found.outcomes() == {"test_of_a_hook": "failure", "test_of_a_fixture": "failure"}
+    assert "the peak of allocated GPU memory is 16.00 MiB" in found.text
+    assert "gpu_memory_limit was added after the collection of the tests" in found.text
+
+
 def test_inactive_without_options(tmp_path: Path) -> None:
     suite = """
 import sys

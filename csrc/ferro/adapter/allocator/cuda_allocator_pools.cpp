@@ -383,6 +383,9 @@ void CudaAllocator::createOrIncrefPool(c10::DeviceIndex index, c10::MempoolId_t 
 }
 
 void CudaAllocator::setUseOnOOM(c10::DeviceIndex index, c10::MempoolId_t id, bool use) {
+  if (is_in_forked_child()) {
+    return;  // the destructor of a MemPool calls it
+  }
   Device& owner = device(index);
   if (is_previous_pool(owner, index, id)) {
     set_use_on_oom_in_previous(index, id, use);
