@@ -192,24 +192,30 @@ class Capture:
         if not self._running:
             raise FerroError("this capture is over: end a capture once")
         self._check_thread()
-        self._attach(pool)
+        is_attached = self._attach(pool)
         graph = self._finish()
+        if is_attached:
+            # The memory of the graph does not lead to this pool: the program may keep it alone.
+            graph.attached_pool = self._pool  # type: ignore[attr-defined]
         return CapturedGraph(
             graph, device=self._stream.device_index, stream=self._given, pool=self._pool
         )
 
-    def _attach(self, pool: PoolLike | None) -> None:
+    def _attach(self, pool: PoolLike | None) -> bool:
+        """Whether the capture had no pool and now has this one."""
         attached = pool_or_none(pool)
         if attached is None:
-            return
+            return False
         if self._pool is None:
             _refuse_if_sealed(attached)
             self._pool = attached
-        elif attached is not self._pool:
+            return True
+        if attached is not self._pool:
             raise FerroError(
                 f"the capture is into {self._pool}, and was to end with {attached}: expected the "
                 "same pool, or none"
             )
+        return False
 
     def discard(self) -> None:
         """Ends the capture and drops its graph. Does nothing if it is over. Raises `FerroError` in

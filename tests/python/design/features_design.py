@@ -135,6 +135,25 @@ def a_pool_is_attached_at_the_end():
 
 
 @check
+def an_attached_pool_lives_with_the_graph_alone():
+    stream, pool, source, result = torch.cuda.Stream(), CapturePool(), filled(MIB, 3), take(MIB)
+    pool.record_buffer(source)
+    torch.cuda.synchronize()
+    graphs.begin_capture(stream)
+    result.view(torch.int32).copy_(source)
+    graph = graphs.end_capture(stream, pool).cuda_graph
+    kept = weakref.ref(source)
+    del pool, source
+    gc.collect()
+    junk = [filled(MIB, 9) for _ in range(16)]
+    graph.replay()
+    found = [kept() is not None, has(result, 3), len(junk)]
+    del graph
+    gc.collect()
+    return [*found, kept() is None]
+
+
+@check
 def only_the_pool_of_the_capture_is_attached():
     first, second = CapturePool("first"), CapturePool("second")
     capture = graphs.begin_capture(first)

@@ -23,6 +23,7 @@ EXPECTED: dict[str, Any] = {
         [True, False],
     ],
     "a_stream_is_no_handle": [[], True, True],
+    "an_attached_pool_lives_with_the_graph_alone": [True, True, 16, True],
     "a_pool_is_attached_at_the_end": [[True, True, 1, True, True, 16, True]] * 4,
     "only_the_pool_of_the_capture_is_attached": ["FerroError", True, "ACTIVE", True, "FerroError"],
     "a_graph_without_a_pool_has_none": [[False, None, 0, None, "None>"]] * 3,
