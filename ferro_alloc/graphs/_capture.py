@@ -196,7 +196,7 @@ class Capture:
         graph = self._finish()
         if is_attached:
             # The memory of the graph does not lead to this pool: the program may keep it alone.
-            graph.attached_pool = self._pool  # type: ignore[attr-defined]
+            graph.attached_pool = self._pool
         return CapturedGraph(
             graph, device=self._stream.device_index, stream=self._given, pool=self._pool
         )
