@@ -260,6 +260,15 @@ def test_tags(run_program: RunProgram, tmp_path: Path) -> None:
 
 
 @on_simulated_gpu
+def test_values(run_program: RunProgram, tmp_path: Path) -> None:
+    found = smoke(run_program, tmp_path, "latency.values")
+    assert list(found) == ["operator", "training", "decoding"]
+    for times in found.values():
+        assert list(times) == ["without", "with"]
+        assert all(milliseconds > 0 for runs in times.values() for milliseconds in runs)
+
+
+@on_simulated_gpu
 def test_debugging(run_program: RunProgram, tmp_path: Path) -> None:
     records = smoke(run_program, tmp_path, "graphs.debugging")
     assert [r["allocator"] for r in records] == ["off", "on"]
