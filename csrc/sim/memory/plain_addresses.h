@@ -2,8 +2,9 @@
 //
 // A device begins with the addresses of its context. Where no range of the device is free that is
 // large enough, it takes another of a multiple of 32 MiB, below all others; a request gets the
-// lowest place. Seen on an H100 with driver 580, where other mappings of the process leave further
-// gaps. Not thread-safe; O(log n) but for the search among the n free ranges of a device.
+// lowest place. Seen on an H100, where other mappings of the process leave further gaps.
+//
+// Not thread-safe; O(log n) but for the search among the n free ranges of a device.
 // Invariant: each range of a device has memory in it, except for the first.
 #pragma once
 
