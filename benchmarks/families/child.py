@@ -20,11 +20,10 @@ from contextlib import redirect_stdout
 from typing import Any
 
 from benchmarks.families.outside import used_by_this_process
-from benchmarks.families.table import FAMILIES, MIB
+from benchmarks.families.table import FAMILIES, MIB, PAGE_MIB
 from benchmarks.harness.processes import ROOT, SIMULATED_ALLOCATORS, say, use_allocator
 
 GPU = "h100"
-PAGE = 2 * MIB
 
 
 def simulated_machine(limit: int | None, ranks: int) -> dict[str, int]:
@@ -36,8 +35,9 @@ def simulated_machine(limit: int | None, ranks: int) -> dict[str, int]:
 
     taken = find_card(GPU).context + LIBRARIES
     machine = {"count": ranks, "context": taken}
-    pages = -(-taken // PAGE)
-    return machine if limit is None else {**machine, "memory": limit + pages * PAGE}
+    page = PAGE_MIB * MIB
+    pages = -(-taken // page)
+    return machine if limit is None else {**machine, "memory": limit + pages * page}
 
 
 def watch_attention() -> set[str]:

@@ -26,36 +26,32 @@ std::map<std::uint64_t, PlainAddresses::Range>::iterator PlainAddresses::range_o
   return at - range->first < range->second.bytes ? range : ranges_.end();
 }
 
-bool PlainAddresses::add_range(int device, std::size_t bytes) {
-  bytes = align_up(bytes, kStep);
+std::optional<std::uint64_t> PlainAddresses::add_range(int device, std::size_t bytes,
+                                                       bool is_first) {
   const auto begin = gaps_.take_last(bytes, kStep);
-  if (!begin) {
-    return false;
+  if (begin) {
+    ranges_.emplace(*begin, Range{device, bytes, 0, is_first});
   }
-  ranges_.emplace(*begin, Range{device, bytes, 0, false});
-  free_[device].add(*begin, bytes);
-  return true;
-}
-
-bool PlainAddresses::add_first_range(int device) {
-  const auto begin = gaps_.take_last(kContext, kStep);
-  if (!begin) {
-    return false;
-  }
-  ranges_.emplace(*begin, Range{device, kContext, 0, true});
-  FreeRanges& free = free_[device];
-  free.add(*begin, kBelowCode);
-  free.add(*begin + kContext - kAboveCode, kAboveCode);
-  return true;
+  return begin;
 }
 
 std::optional<std::uint64_t> PlainAddresses::take(int device, std::size_t bytes) {
-  if (!free_.contains(device) && !add_first_range(device)) {
-    return std::nullopt;
+  if (!free_.contains(device)) {
+    const auto context = add_range(device, kContext, true);
+    if (!context) {
+      return std::nullopt;
+    }
+    free_[device].add(*context, kBelowCode);
+    free_[device].add(*context + kContext - kAboveCode, kAboveCode);
   }
-  std::optional<std::uint64_t> at = free_[device].take_first(bytes);
-  if (!at && add_range(device, bytes)) {
-    at = free_[device].take_first(bytes);
+  FreeRanges& free = free_[device];
+  std::optional<std::uint64_t> at = free.take_first(bytes);
+  if (!at) {
+    const std::size_t whole = align_up(bytes, kStep);
+    if (const auto range = add_range(device, whole, false)) {
+      free.add(*range, whole);
+      at = free.take_first(bytes);
+    }
   }
   if (at) {
     range_of(*at)->second.used += bytes;

@@ -35,8 +35,8 @@ class PlainAddresses {
     bool is_first = false;
   };
   std::map<std::uint64_t, Range>::iterator range_of(std::uint64_t at);
-  bool add_range(int device, std::size_t bytes);
-  bool add_first_range(int device);
+  // Its addresses are not free yet. None when there are none left.
+  std::optional<std::uint64_t> add_range(int device, std::size_t bytes, bool is_first);
 
   FreeRanges& gaps_;
   std::map<std::uint64_t, Range> ranges_;
