@@ -105,7 +105,7 @@ FERRO_SIM_CONTROL int64_t ferro_sim_take_pieces(uint64_t address, size_t bytes,
   if (!segments.mapped()) {
     return -1;
   }
-  static thread_local std::vector<ferro_sim_piece> found;
+  static std::vector<ferro_sim_piece> found;
   found.clear();
   for (const auto& segment : segments) {
     segment.memory->take_pieces(segment.offset, segment.bytes, found);

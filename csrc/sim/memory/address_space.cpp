@@ -101,6 +101,7 @@ AddressSpace::~AddressSpace() {
 
 void AddressSpace::clear() {
   mappings_.clear();
+  found_ = {};
   pages_.clear();
 }
 
@@ -284,10 +285,14 @@ CUresult AddressSpace::unmap(CUdeviceptr at, std::size_t bytes, std::size_t* han
   }
   *handles = range->count;
   mappings_.erase(range->first, range->last);
+  found_ = {};
   return CUDA_SUCCESS;
 }
 
-void AddressSpace::unmap_plain(CUdeviceptr at) { mappings_.erase(at); }
+void AddressSpace::unmap_plain(CUdeviceptr at) {
+  mappings_.erase(at);
+  found_ = {};
+}
 
 CUresult AddressSpace::set_access(CUdeviceptr at, std::size_t bytes, int device, Access access,
                                   std::size_t* handles) {
@@ -311,14 +316,18 @@ void AddressSpace::set_plain_access(int owner, int peer, Access access) {
 }
 
 const Mapping* AddressSpace::find_mapping(CUdeviceptr at, CUdeviceptr* base) const {
-  const auto found = find_range(mappings_, at, [](const Mapping& m) { return m.bytes(); });
-  if (found == mappings_.end()) {
-    return nullptr;
+  Found& last = found_[at / kGranularity % found_.size()];
+  if (last.mapping == nullptr || at - last.base >= last.bytes) {
+    const auto found = find_range(mappings_, at, [](const Mapping& m) { return m.bytes(); });
+    if (found == mappings_.end()) {
+      return nullptr;
+    }
+    last = {found->first, found->second.bytes(), &found->second};
   }
   if (base != nullptr) {
-    *base = found->first;
+    *base = last.base;
   }
-  return &found->second;
+  return last.mapping;
 }
 
 AddressSpace::Reservations::const_iterator AddressSpace::find_reservation(CUdeviceptr at) const {

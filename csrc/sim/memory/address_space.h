@@ -183,6 +183,13 @@ class AddressSpace {
   PlainAddresses plain_{gaps_};
   Reservations reservations_;
   Mappings mappings_;
+  // Mappings that were found last, by address.
+  struct Found {
+    CUdeviceptr base = 0;
+    std::size_t bytes = 0;
+    const Mapping* mapping = nullptr;
+  };
+  mutable std::array<Found, 64> found_;
   std::unordered_map<CUmemGenericAllocationHandle, std::shared_ptr<Pages>> pages_;
   CUmemGenericAllocationHandle next_id_ = 0x1000;
 };

@@ -40,37 +40,30 @@ ContentsRanges::Ranges::const_iterator ContentsRanges::first_ending_after(
   return at;
 }
 
-std::size_t ContentsRanges::bytes_of_first(std::uint64_t begin, std::size_t bytes,
-                                           std::size_t most) const {
-  auto at = first_ending_after(begin);
-  for (std::size_t i = 0; i < most && at != ranges_.end() && at->first < begin + bytes; ++i) {
-    ++at;
-  }
-  return at == ranges_.end()
-             ? bytes
-             : std::min(bytes, static_cast<std::size_t>(std::max(at->first, begin) - begin));
-}
-
 void ContentsRanges::set(std::uint64_t begin, std::size_t bytes, ContentsRef contents,
                          std::size_t offset) {
-  if (const auto same = ranges_.find(begin);
-      same != ranges_.end() && same->second.end == begin + bytes) {
-    same->second.offset = offset;
+  const std::uint64_t end = begin + bytes;
+  auto next = ranges_.lower_bound(begin);
+  if (next != ranges_.end() && next->first == begin && next->second.end == end) {
+    next->second.offset = offset;
     // The old contents are destroyed when the ranges are consistent.
-    std::swap(same->second.contents, contents);
+    std::swap(next->second.contents, contents);
     return;
   }
-  remove(begin, bytes);
-  auto next = ranges_.lower_bound(begin);
+  const bool meets_next = next != ranges_.end() && next->first < end;
+  if (meets_next || (next != ranges_.begin() && std::prev(next)->second.end > begin)) {
+    remove(begin, bytes);
+    next = ranges_.lower_bound(begin);
+  }
   if (next != ranges_.begin()) {
     auto& [first, before] = *std::prev(next);
     if (before.end == begin && before.contents.get() == contents.get() &&
         (contents.is_zeros() || before.offset + (begin - first) == offset)) {
-      before.end = begin + bytes;
+      before.end = end;
       return;
     }
   }
-  ranges_.emplace_hint(next, begin, Range{begin + bytes, std::move(contents), offset});
+  ranges_.emplace_hint(next, begin, Range{end, std::move(contents), offset});
 }
 
 void ContentsRanges::remove(std::uint64_t begin, std::size_t bytes) {

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -67,18 +68,20 @@ class ContentsRanges {
   void set(std::uint64_t begin, std::size_t bytes, ContentsRef contents, std::size_t offset);
   void remove(std::uint64_t begin, std::size_t bytes);
 
-  // The number of bytes of the range before its part `most` that holds contents, counted from 0.
-  std::size_t bytes_of_first(std::uint64_t begin, std::size_t bytes, std::size_t most) const;
-
   // Calls `held(begin, bytes, contents, offset)` for each part of the range that holds contents and
-  // `plain(begin, bytes)` for each other part, in order. Neither changes the ranges.
+  // `plain(begin, bytes)` for each other part, in order. Neither changes the ranges. Ends before the
+  // part that holds contents after `most` of these.
   template <typename Held, typename Plain>
-  void for_each_part(std::uint64_t begin, std::size_t bytes, const Held& held,
-                     const Plain& plain) const {
-    const std::uint64_t end = begin + bytes;
+  void for_each_part(std::uint64_t begin, std::size_t bytes, const Held& held, const Plain& plain,
+                     std::size_t most = std::numeric_limits<std::size_t>::max()) const {
+    std::uint64_t end = begin + bytes;
     std::uint64_t done = begin;
     for (auto at = first_ending_after(begin); at != ranges_.end() && at->first < end; ++at) {
       const std::uint64_t from = std::max(at->first, begin);
+      if (most-- == 0) {
+        end = from;
+        break;
+      }
       if (from > done) {
         plain(done, static_cast<std::size_t>(from - done));
       }

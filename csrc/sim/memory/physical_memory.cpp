@@ -326,16 +326,17 @@ void PhysicalMemory::list_origins(std::size_t offset, std::size_t bytes, std::si
     std::size_t skipped;
   };
   // Copied first, because plain bytes get origins meanwhile.
-  static thread_local std::vector<Part> parts;
+  static std::vector<Part> parts;
   parts.clear();
   origins_.for_each_part(
-      offset, origins_.bytes_of_first(offset, bytes, most),
+      offset, bytes,
       [&](std::size_t at, std::size_t part, const ContentsRef& origin, std::size_t skipped) {
         parts.push_back({at, part, origin.get(), skipped});
       },
       [&](std::size_t at, std::size_t part) {
         parts.push_back({at, part, nullptr, 0});
-      });
+      },
+      most);
   for (const Part& part : parts) {
     if (part.origin != nullptr) {
       pieces.push_back({part.origin->origin, part.skipped, part.bytes});
@@ -361,18 +362,19 @@ void PhysicalMemory::list_plain_origins(std::size_t offset, std::size_t bytes, s
       originate(plain, end - plain, make_origin(pieces.back().origin), 0);
     }
   };
-  const std::size_t listed = contents_.bytes_of_first(offset, bytes, most);
+  std::size_t end = offset;
   contents_.for_each_part(
-      offset, listed,
+      offset, bytes,
       [&](std::size_t at, std::size_t part, const ContentsRef& contents, std::size_t skipped) {
+        end = at + part;
         if (contents.get() != nullptr && contents.get()->origin.identity != 0) {
           end_plain(at);
           pieces.push_back({contents.get()->origin, skipped, part});
-          plain = at + part;
+          plain = end;
         }
       },
-      [](std::size_t, std::size_t) {});
-  end_plain(offset + listed);
+      [&](std::size_t at, std::size_t part) { end = at + part; }, most);
+  end_plain(end);
 }
 
 void PhysicalMemory::fill(std::size_t offset, std::uint64_t value, std::size_t width,
