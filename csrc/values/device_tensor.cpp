@@ -30,20 +30,20 @@ ferro_sim_certainty least_certainty(std::uint64_t address, std::size_t bytes) {
 
 }  // namespace
 
-std::optional<DeviceTensor> DeviceTensor::describe(const at::Tensor& tensor) {
+bool DeviceTensor::describe(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.layout() != at::kStrided || !tensor.is_cuda() ||
       tensor.unsafeGetTensorImpl()->is_python_dispatch() || tensor.numel() == 0 ||
-      !tensor.has_storage() || tensor.is_conj() || tensor.is_neg()) {
-    return std::nullopt;
+      !tensor.has_storage()) {
+    return false;
   }
-  DeviceTensor described;
-  described.address_ = reinterpret_cast<std::uint64_t>(tensor.const_data_ptr());
-  described.element_bytes_ = tensor.element_size();
-  described.elements_ = tensor.numel();
-  described.sizes_ = tensor.sizes();
-  described.strides_ = tensor.strides();
-  described.type_ = tensor.scalar_type();
-  return described.address_ == 0 ? std::nullopt : std::optional(std::move(described));
+  address_ = reinterpret_cast<std::uint64_t>(tensor.const_data_ptr());
+  element_bytes_ = tensor.element_size();
+  elements_ = tensor.numel();
+  sizes_ = tensor.sizes();
+  strides_ = tensor.strides();
+  type_ = tensor.scalar_type();
+  is_plain_ = !tensor.is_conj() && !tensor.is_neg();
+  return address_ != 0;
 }
 
 std::size_t DeviceTensor::span() const {
@@ -107,7 +107,7 @@ ferro_sim_certainty DeviceTensor::certainty(ferro_sim_certainty of_span) const {
 }
 
 DeviceTensor::Origins DeviceTensor::origins() const {
-  static thread_local ferro_sim_origin_piece found[kMaxOrigins];
+  static ferro_sim_origin_piece found[kMaxOrigins];
   Origins all;
   const std::int64_t count = gpu().origins(address_, span(), found, kMaxOrigins, &all.least);
   all.pieces = {found, static_cast<std::size_t>(std::max<std::int64_t>(count, 0))};

@@ -20,8 +20,8 @@ class Value;
 
 class DeviceTensor {
  public:
-  // None for a tensor without strided elements in device memory: sparse, nested, empty.
-  static std::optional<DeviceTensor> describe(const at::Tensor& tensor);
+  // False for a tensor without strided elements in device memory: sparse, nested, empty.
+  bool describe(const at::Tensor& tensor);
 
   std::uint64_t address() const { return address_; }
   std::int64_t elements() const { return elements_; }
@@ -29,6 +29,8 @@ class DeviceTensor {
   const at::DimVector& strides() const { return strides_; }
   std::size_t element_bytes() const { return element_bytes_; }
   at::ScalarType type() const { return type_; }
+  // Its elements are the bytes, and not what they are conjugated or negated.
+  bool is_plain() const { return is_plain_; }
   std::size_t bytes() const { return element_bytes_ * static_cast<std::size_t>(elements_); }
 
   // That of its least certain element, or less: bytes between many pieces count too.
@@ -38,7 +40,7 @@ class DeviceTensor {
   // What its elements are now. None: its memory is gone, or it would take too many pieces.
   std::optional<Taken> take() const;
   // Where its elements come from, and bytes between them too, from the first element on; only the
-  // first pieces of very many. Valid until the next call in this thread.
+  // first pieces of very many. Valid until the next call.
   struct Origins {
     std::span<const ferro_sim_origin_piece> pieces;
     ferro_sim_certainty least = FERRO_SIM_UNKNOWN;  // of the bytes between the elements too
@@ -86,6 +88,7 @@ class DeviceTensor {
   at::DimVector sizes_;
   at::DimVector strides_;
   at::ScalarType type_ = at::kFloat;
+  bool is_plain_ = true;
 };
 
 }  // namespace ferro::values

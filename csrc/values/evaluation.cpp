@@ -29,18 +29,8 @@ bool is_number(const DeviceTensor& tensor) { return !c10::isIntegralType(tensor.
 
 }  // namespace
 
-struct Evaluation::Job {
-  struct Result {
-    Value::Slot slot;
-    bool keeps;
-  };
-
-  Job(HostOperator called, const OperatorTraits& of) : host(std::move(called)), traits(of) {}
-
-  HostOperator host;
-  const OperatorTraits& traits;
-  std::vector<Operand> operands;
-  std::vector<Result> results;
+// What an evaluation found out about its call.
+struct Facts {
   std::int64_t input_elements = 0;
   std::int64_t result_elements = 0;
   bool agrees = false;  // no input is of floating-point numbers
@@ -60,6 +50,29 @@ struct Evaluation::Job {
   // Of the results, except for their identities.
   ferro_sim_origin origin = {0, FERRO_SIM_KNOWN, 0, 0};
   bool tells_lows = false;  // the results are unknown, and which of them are low is not
+};
+
+// Queued work of an evaluation, of which each turn holds a reference.
+struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
+  struct Result {
+    Value::Slot slot;
+    bool keeps = false;
+  };
+
+  Job(const c10::OperatorHandle& op, const OperatorTraits& of) : host(op, of), traits(&of) {}
+
+  HostOperator host;
+  const OperatorTraits* traits;
+  std::vector<Operand> operands;
+  std::vector<Result> results;
+
+  // For another call, with the memory of the lists.
+  void use_again(const c10::OperatorHandle& op, const OperatorTraits& of) {
+    static_cast<Facts&>(*this) = Facts();
+    host = HostOperator(op, of);
+    traits = &of;
+    results.clear();
+  }
 
   void take() {
     Identity of_inputs(identity);
@@ -77,7 +90,7 @@ struct Evaluation::Job {
       }
       // The identity of a long list is that of its beginning.
       const bool has_identity = ++inputs <= kMaxIdentified && !is_statistic(operand);
-      if (!has_identity && of_numbers == FERRO_SIM_UNKNOWN && !traits.passes_numbers) {
+      if (!has_identity && of_numbers == FERRO_SIM_UNKNOWN && !traits->passes_numbers) {
         continue;
       }
       const auto [origins, of_span] = operand.at.origins();
@@ -87,7 +100,7 @@ struct Evaluation::Job {
       const ferro_sim_certainty is = operand.at.certainty(of_span);
       if (!is_number(operand.at)) {
         of_others = std::min(of_others, is);
-        any_certain = any_certain || (traits.multiplies && is != FERRO_SIM_UNKNOWN);
+        any_certain = any_certain || (traits->multiplies && is != FERRO_SIM_UNKNOWN);
         continue;
       }
       of_numbers = std::min(of_numbers, is);
@@ -138,6 +151,7 @@ struct Evaluation::Job {
   void drop_inputs() {
     operands.clear();
     host.clear(true);
+    chosen_from.reset();
   }
 
   void give() {
@@ -180,8 +194,8 @@ struct Evaluation::Job {
 
  private:
   bool is_statistic(const Operand& operand) const {
-    return std::find(traits.statistics.begin(), traits.statistics.end(), operand.place) !=
-           traits.statistics.end();
+    return std::find(traits->statistics.begin(), traits->statistics.end(), operand.place) !=
+           traits->statistics.end();
   }
 
   static void add_to(Identity& identity, const Operand& operand,
@@ -213,22 +227,22 @@ struct Evaluation::Job {
   // the inputs.
   void find_origin(ferro_sim_certainty of_others, ferro_sim_certainty infinities, bool lows,
                    bool positive, bool any_certain) {
-    if (!traits.passes_numbers) {
-      origin.is_positive = traits.gives_positive ? 1 : 0;
+    if (!traits->passes_numbers) {
+      origin.is_positive = traits->gives_positive ? 1 : 0;
       return;
     }
     // A mask makes places zero, and all other numbers are more.
     const bool zeroes =
-        positive && traits.keeps_sign && (any_certain || (extremes.zero && !traits.multiplies));
+        positive && traits->keeps_sign && (any_certain || (extremes.zero && !traits->multiplies));
     const bool sets = extremes.low || extremes.infinity || zeroes;
     const bool is_positive =
-        traits.gives_positive || (positive && traits.keeps_sign && !extremes.low);
+        traits->gives_positive || (positive && traits->keeps_sign && !extremes.low);
     origin.is_positive = is_positive ? 1 : 0;
     origin.has_lows = lows || sets ? 1 : 0;
     const bool matters = lows || sets || infinities != FERRO_SIM_KNOWN;
-    origin.infinities = traits.gives_finite ? FERRO_SIM_KNOWN
-                        : matters           ? std::min(infinities, of_others)
-                                            : infinities;
+    origin.infinities = traits->gives_finite ? FERRO_SIM_KNOWN
+                        : matters            ? std::min(infinities, of_others)
+                                             : infinities;
     tells_lows =
         certainty == FERRO_SIM_UNKNOWN && of_others != FERRO_SIM_UNKNOWN && origin.has_lows != 0;
   }
@@ -244,6 +258,9 @@ struct Evaluation::Job {
   bool give_value(const Result& result, const std::shared_ptr<Recipe>& recipe) {
     const DeviceTensor& there = result.slot.layout;
     const ferro_sim_origin from = origin_of(result.slot);
+    if (!there.is_plain()) {
+      return false;
+    }
     if (recipe && there.can_hold()) {
       there.hold(*ValueRef(Value::make(recipe, result.slot, from)), certainty);
       return true;
@@ -275,7 +292,7 @@ struct Evaluation::Job {
     }
     const auto recipe = std::make_shared<Recipe>(
         DrawnPositions{there.sizes(), positions->dimension, std::move(*chosen_from),
-                       positions->ranks, traits.random ? Identity(host.seed()).value() : 0});
+                       positions->ranks, traits->random ? Identity(host.seed()).value() : 0});
     there.hold(*ValueRef(Value::make(recipe, slot, origin_of(slot))),
                agrees ? FERRO_SIM_UNKNOWN : FERRO_SIM_DRAWN);
   }
@@ -283,11 +300,21 @@ struct Evaluation::Job {
 
 namespace {
 
+using JobPtr = c10::intrusive_ptr<Evaluation::Job>;
+
+// Jobs of ended evaluations for the next ones of the thread.
+thread_local std::vector<JobPtr> spare_jobs;
+constexpr std::size_t kMaxSpareJobs = 8;
+// Jobs with more operands or results are not used again.
+constexpr std::size_t kMaxSpareOperands = 4096;
+
+// For `call_job`, which takes the reference over.
+void* hold(const JobPtr& job) { return JobPtr(job).release(); }
+
 template <void (Evaluation::Job::*act)()>
-void call_job(void* holder) {
-  const std::unique_ptr<std::shared_ptr<Evaluation::Job>> job(
-      static_cast<std::shared_ptr<Evaluation::Job>*>(holder));
-  ((**job).*act)();
+void call_job(void* held) {
+  const JobPtr job = JobPtr::reclaim(static_cast<Evaluation::Job*>(held));
+  ((*job).*act)();
 }
 
 // Visits the tensors of an argument or result, with their places in a list.
@@ -295,16 +322,11 @@ template <typename Visit>
 void for_each_tensor(const c10::IValue& value, const Visit& visit) {
   if (value.isTensor()) {
     visit(value.toTensor(), 0);
-  } else if (value.isTensorList()) {
+  } else if (value.isList() && (value.isTensorList() || value.isOptionalTensorList())) {
     std::size_t i = 0;
-    for (const at::Tensor& tensor : value.toTensorVector()) {
-      visit(tensor, i++);
-    }
-  } else if (value.isOptionalTensorList()) {
-    std::size_t i = 0;
-    for (const auto& tensor : value.toOptionalTensorVector()) {
-      if (tensor) {
-        visit(*tensor, i);
+    for (const c10::IValue& element : value.toListRef()) {
+      if (element.isTensor()) {
+        visit(element.toTensor(), i);
       }
       ++i;
     }
@@ -330,57 +352,67 @@ std::vector<at::Tensor> parts_of(const at::Tensor& tensor) {
 
 bool same_layout(const at::Tensor& one, const at::Tensor& other) {
   return one.sizes() == other.sizes() && one.strides() == other.strides() &&
-         one.is_non_overlapping_and_dense();
+         one.is_non_overlapping_and_dense() && one.is_conj() == other.is_conj() &&
+         one.is_neg() == other.is_neg();
 }
 
 }  // namespace
-
-Evaluation::Evaluation(const c10::OperatorHandle& op, const OperatorTraits& traits,
-                       const Stack& stack)
-    : op_(op),
-      traits_(traits),
-      arguments_(stack.end() - static_cast<std::ptrdiff_t>(traits.arguments), stack.end()) {}
 
 Evaluation::~Evaluation() {
   if (answering_) {
     gpu().end_answer();
   }
   if (takes_ && !is_given_) {
-    gpu().at_once(call_job<&Job::drop_inputs>, new std::shared_ptr<Job>(job_));
+    gpu().at_once(call_job<&Job::drop_inputs>, hold(job_));
+  }
+  if (job_ && job_.use_count() == 1 && spare_jobs.size() < kMaxSpareJobs &&
+      std::max(job_->operands.capacity(), job_->results.capacity()) <= kMaxSpareOperands) {
+    spare_jobs.push_back(std::move(job_));
   }
 }
 
-bool Evaluation::is_moved_by_driver() const {
-  std::vector<at::Tensor> tensors;
-  for (const c10::IValue& argument : arguments_) {
-    for_each_tensor(argument,
-                    [&](const at::Tensor& tensor, std::size_t) { tensors.push_back(tensor); });
+void Evaluation::make_job() {
+  if (spare_jobs.empty()) {
+    job_ = c10::make_intrusive<Job>(op_, traits_);
+    return;
   }
-  const bool elsewhere = std::any_of(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
-    return tensor.device() != tensors.front().device() || !tensor.is_cuda();
+  job_ = std::move(spare_jobs.back());
+  spare_jobs.pop_back();
+  job_->use_again(op_, traits_);
+}
+
+bool Evaluation::is_moved_by_driver(Arguments arguments) {
+  // One kernel copies the tensors of lists.
+  if (!arguments[0].isTensor()) {
+    return false;
+  }
+  std::vector<const at::Tensor*> tensors;
+  for (const c10::IValue& argument : arguments) {
+    for_each_tensor(argument,
+                    [&](const at::Tensor& tensor, std::size_t) { tensors.push_back(&tensor); });
+  }
+  const bool elsewhere = std::any_of(tensors.begin(), tensors.end(), [&](const at::Tensor* tensor) {
+    return tensor->device() != tensors.front()->device() || !tensor->is_cuda();
   });
   return elsewhere ||
-         (tensors.size() == 2 && tensors[0].scalar_type() == tensors[1].scalar_type() &&
-          tensors[0].layout() == at::kStrided && tensors[1].layout() == at::kStrided &&
-          same_layout(tensors[0], tensors[1]));
+         (tensors.size() == 2 && tensors[0]->scalar_type() == tensors[1]->scalar_type() &&
+          tensors[0]->layout() == at::kStrided && tensors[1]->layout() == at::kStrided &&
+          same_layout(*tensors[0], *tensors[1]));
 }
 
 bool Evaluation::submit(void (*function)(void*)) {
-  auto holder = std::make_unique<std::shared_ptr<Job>>(job_);
-  if (gpu().in_order(device_, stream_, function, holder.get()) != 0) {
+  void* const held = hold(job_);
+  if (gpu().in_order(device_, stream_, function, held) != 0) {
+    JobPtr::reclaim(static_cast<Job*>(held));
     return false;
   }
-  holder.release();
   return true;
 }
 
-void Evaluation::find_operands() {
+void Evaluation::find_operands(Arguments arguments) {
   bool describable = true;
-  // Memory of more than a KiB makes the host's allocator tidy up, and most calls have three at most.
-  static_assert(3 * sizeof(Operand) < 1000);
-  job_->operands.reserve(3);
-  for (std::size_t place = 0; place < arguments_.size(); ++place) {
-    const c10::IValue& argument = arguments_[place];
+  for (std::size_t place = 0; place < arguments.size(); ++place) {
+    const c10::IValue& argument = arguments[place];
     const bool overwritten = std::find(traits_.overwritten.begin(), traits_.overwritten.end(),
                                        place) != traits_.overwritten.end();
     for_each_tensor(argument, [&](const at::Tensor& tensor, std::size_t in_list) {
@@ -394,9 +426,13 @@ void Evaluation::find_operands() {
       const int device = tensor.device().index();
       describable = describable && (device_ < 0 || device_ == device);
       device_ = device;
-      if (auto described = DeviceTensor::describe(tensor)) {
-        job_->operands.push_back({place, in_list, std::move(*described), !overwritten});
+      Operand& operand = job_->operands.emplace_back();
+      if (operand.at.describe(tensor) && operand.at.is_plain()) {
+        operand.place = place;
+        operand.in_list = in_list;
+        operand.is_input = !overwritten;
       } else {
+        job_->operands.pop_back();
         describable = describable && tensor.numel() == 0;
       }
     });
@@ -418,13 +454,13 @@ void Evaluation::find_operands() {
                            (!of_numbers || traits_.tests || traits_.kind == Kind::kDataSized)));
 }
 
-void Evaluation::begin() {
-  if (traits_.kind == Kind::kCopy && is_moved_by_driver()) {
+void Evaluation::begin(Arguments arguments) {
+  if (traits_.kind == Kind::kCopy && is_moved_by_driver(arguments)) {
     nothing_to_do_ = true;
     return;
   }
-  job_ = std::make_shared<Job>(HostOperator(op_, traits_), traits_);
-  find_operands();
+  make_job();
+  find_operands(arguments);
   if (device_ < 0) {
     nothing_to_do_ = true;
     return;
@@ -432,14 +468,14 @@ void Evaluation::begin() {
   const auto stream = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device_));
   stream_ = stream.stream();
   if (traits_.positions) {
-    job_->positions = range_of_positions(traits_, op_.schema(), arguments_);
+    job_->positions = range_of_positions(traits_, op_.schema(), arguments);
   }
-  job_->tests_whether_finite = tests_whether_finite(traits_, arguments_);
+  job_->tests_whether_finite = tests_whether_finite(traits_, arguments);
   if (traits_.passes_numbers) {
-    job_->extremes = extremes_of(op_.schema(), arguments_);
+    job_->extremes = extremes_of(op_.schema(), arguments);
   }
   Identity call(traits_.hash);
-  for (const c10::IValue& argument : arguments_) {
+  for (const c10::IValue& argument : arguments) {
     call.add(argument);
   }
   job_->identity = call.value();
@@ -448,27 +484,30 @@ void Evaluation::begin() {
     job_->computable = job_->computable && takes_;
     // A capture refuses the question for the generator's offset.
     if (takes_ && traits_.random) {
-      job_->host.seed(arguments_, device_);
+      job_->host.seed(arguments, device_);
     }
   }
   if (traits_.kind == Kind::kDataSized) {
     if (job_->computable && !job_->taken) {
       stream.synchronize();
     }
-    begin_sized();
+    begin_sized(arguments);
+  }
+  if (job_->computable || !traits_.written.empty()) {
+    keep(arguments);
   }
 }
 
-void Evaluation::begin_sized() {
+void Evaluation::begin_sized(Arguments arguments) {
   const bool is_size = traits_.name != "aten::equal";
   const std::optional<std::int64_t> assumed =
-      is_size ? assumed_rows(traits_, arguments_) : std::nullopt;
+      is_size ? assumed_rows(traits_, arguments) : std::nullopt;
   // Unknown values give the assumed size, and without an assumption that of zeros.
   job_->computable = job_->computable && (job_->certainty != FERRO_SIM_UNKNOWN || !assumed);
   if (job_->computable) {
-    job_->computable = job_->host.take_arguments(arguments_, job_->operands);
+    job_->computable = job_->host.take_arguments(arguments, job_->operands);
   }
-  gpu().at_once(call_job<&Job::run>, new std::shared_ptr<Job>(job_));
+  gpu().at_once(call_job<&Job::run>, hold(job_));
   gpu().answer(static_cast<std::uint64_t>(job_->ran ? job_->host.answer() : assumed.value_or(0)));
   answering_ = true;
   if (job_->ran && job_->certainty == FERRO_SIM_DRAWN) {
@@ -497,13 +536,13 @@ void Evaluation::end(Stack& stack) {
   is_given_ = true;
   if (!submit(call_job<&Job::give>)) {
     job_->captured_in = {device_, stream_};
-    gpu().at_once(call_job<&Job::give_in_replays>, new std::shared_ptr<Job>(job_));
+    gpu().at_once(call_job<&Job::give_in_replays>, hold(job_));
   }
 }
 
 void Evaluation::forget(const Stack& stack) {
-  job_ = std::make_shared<Job>(HostOperator(op_, traits_), traits_);
-  find_operands();
+  make_job();
+  find_operands(kept_);
   if (device_ < 0) {
     return;
   }
@@ -511,11 +550,12 @@ void Evaluation::forget(const Stack& stack) {
   stream_ = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device_)).stream();
   // Results may share parts with arguments.
   std::vector<std::uint64_t> known;
-  for (std::size_t place = 0; place < arguments_.size(); ++place) {
-    for_each_tensor(arguments_[place], [&](const at::Tensor& tensor, std::size_t) {
+  DeviceTensor described;
+  for (const c10::IValue& argument : kept_) {
+    for_each_tensor(argument, [&](const at::Tensor& tensor, std::size_t) {
       for (const at::Tensor& part : parts_of(tensor)) {
-        if (const auto described = DeviceTensor::describe(part)) {
-          known.push_back(described->address());
+        if (described.describe(part)) {
+          known.push_back(described.address());
         }
       }
     });
@@ -523,16 +563,15 @@ void Evaluation::forget(const Stack& stack) {
   const auto add = [&](const c10::IValue& value, bool keeps) {
     for_each_tensor(value, [&](const at::Tensor& tensor, std::size_t) {
       for (const at::Tensor& part : parts_of(tensor)) {
-        auto described = DeviceTensor::describe(part);
-        if (described &&
-            (keeps || std::find(known.begin(), known.end(), described->address()) == known.end())) {
-          job_->results.push_back({{std::move(*described), false, 0, 0}, keeps});
+        if (described.describe(part) &&
+            (keeps || std::find(known.begin(), known.end(), described.address()) == known.end())) {
+          job_->results.push_back({{described, false, 0, 0}, keeps});
         }
       }
     });
   };
   for (const std::size_t place : traits_.written) {
-    add(arguments_[place], true);
+    add(kept_[place], true);
   }
   for (std::size_t i = 0; i < traits_.returns; ++i) {
     if (!traits_.return_is_argument[i]) {
@@ -542,23 +581,29 @@ void Evaluation::forget(const Stack& stack) {
   job_->computable = false;
   is_given_ = true;
   if (!submit(call_job<&Job::give>)) {
-    gpu().at_once(call_job<&Job::give>, new std::shared_ptr<Job>(job_));
+    gpu().at_once(call_job<&Job::give>, hold(job_));
   }
 }
 
 void Evaluation::collect_results(const Stack& stack) {
   const auto add = [&](const c10::IValue& value, bool of_argument, std::size_t place, bool keeps) {
     for_each_tensor(value, [&](const at::Tensor& tensor, std::size_t i) {
-      if (auto described = DeviceTensor::describe(tensor)) {
-        job_->result_elements += described->elements();
-        job_->results.push_back({{std::move(*described), of_argument, place, i}, keeps});
+      Job::Result& result = job_->results.emplace_back();
+      if (result.slot.layout.describe(tensor)) {
+        job_->result_elements += result.slot.layout.elements();
+        result.slot.of_argument = of_argument;
+        result.slot.place = place;
+        result.slot.in_list = i;
+        result.keeps = keeps;
+      } else {
+        job_->results.pop_back();
       }
     });
   };
   const bool unset = traits_.kind == Kind::kUnset;
   for (const std::size_t place : traits_.written) {
     // An argument that is only overwritten has no contents to keep.
-    add(arguments_[place], true, place, unset || !op_.schema().arguments()[place].kwarg_only());
+    add(kept_[place], true, place, unset || !op_.schema().arguments()[place].kwarg_only());
   }
   const std::size_t first = stack.size() - traits_.returns;
   for (std::size_t i = 0; i < traits_.returns; ++i) {
@@ -589,7 +634,7 @@ void Evaluation::choose() {
     job.computable = false;
     return;
   }
-  job.computable = job.host.take_arguments(arguments_, job_->operands);
+  job.computable = job.host.take_arguments(kept_, job_->operands);
 }
 
 void Evaluation::fit_results(Stack& stack) {

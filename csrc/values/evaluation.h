@@ -11,8 +11,7 @@
 #include "values/operator_traits.h"
 
 #include <ATen/core/stack.h>
-
-#include <memory>
+#include <c10/util/intrusive_ptr.h>
 
 namespace ferro::values {
 
@@ -28,30 +27,35 @@ inline constexpr std::int64_t kMaxUnknownNumbers = 1 << 10;
 
 class Evaluation {
  public:
-  // `stack` ends with the arguments.
-  Evaluation(const c10::OperatorHandle& op, const OperatorTraits& traits,
-             const torch::jit::Stack& stack);
+  using Arguments = c10::ArrayRef<c10::IValue>;
+
+  Evaluation(const c10::OperatorHandle& op, const OperatorTraits& traits)
+      : op_(op), traits_(traits) {}
   ~Evaluation();
   Evaluation(const Evaluation&) = delete;
   Evaluation& operator=(const Evaluation&) = delete;
 
   // Called before the GPU's operator: takes the inputs. If sizes depend on them, computes now, and
   // the driver returns the size to the operator.
-  void begin();
+  void begin(Arguments arguments);
   // Called after it. `stack` ends with its results; one may be replaced by a tensor of the right
   // size.
   void end(torch::jit::Stack& stack);
-  // Called after it instead of both: the results, and the parts of sparse ones, become unknown.
+  // Both are called instead: the results, and the parts of sparse ones, may become unknown.
+  void begin_opaque(Arguments arguments) { keep(arguments); }
   void forget(const torch::jit::Stack& stack);
 
   struct Job;
 
  private:
-  bool is_moved_by_driver() const;
-  void find_operands();
+  void make_job();
+  // For what follows the GPU's operator, which drops its arguments.
+  void keep(Arguments arguments) { kept_ = arguments.vec(); }
+  static bool is_moved_by_driver(Arguments arguments);
+  void find_operands(Arguments arguments);
   // Whether the results get values, given whether the inputs are known.
   void choose();
-  void begin_sized();
+  void begin_sized(Arguments arguments);
   void collect_results(const torch::jit::Stack& stack);
   void fit_results(torch::jit::Stack& stack);
   // False: the stream is being captured.
@@ -59,14 +63,14 @@ class Evaluation {
 
   const c10::OperatorHandle& op_;
   const OperatorTraits& traits_;
-  const torch::jit::Stack arguments_;
+  torch::jit::Stack kept_;  // the arguments, if they are needed after it
   int device_ = -1;
   void* stream_ = nullptr;
   bool nothing_to_do_ = false;
   bool answering_ = false;
   bool takes_ = false;     // the job takes inputs in its first turn
   bool is_given_ = false;  // and ends with its second one
-  std::shared_ptr<Job> job_;
+  c10::intrusive_ptr<Job> job_;
 };
 
 }  // namespace ferro::values

@@ -15,8 +15,9 @@
 namespace ferro::values {
 
 using torch::jit::Stack;
+using Arguments = c10::ArrayRef<c10::IValue>;
 
-bool HostOperator::take_arguments(const Stack& arguments, const std::vector<Operand>& operands) {
+bool HostOperator::take_arguments(Arguments arguments, const std::vector<Operand>& operands) {
   bool possible = true;
   auto operand = operands.begin();
   std::size_t place = 0;
@@ -31,7 +32,11 @@ bool HostOperator::take_arguments(const Stack& arguments, const std::vector<Oper
     }
     if (tensor.is_cpu()) {
       const BelowModes guard;
-      return tensor.clone();
+      at::Tensor copy = tensor.clone();
+      // Its type then does not count for the type of the result.
+      copy.unsafeGetTensorImpl()->set_wrapped_number(
+          tensor.unsafeGetTensorImpl()->is_wrapped_number());
+      return copy;
     }
     if (!tensor.is_cuda() || tensor.layout() != at::kStrided) {
       possible = false;
@@ -46,13 +51,13 @@ bool HostOperator::take_arguments(const Stack& arguments, const std::vector<Oper
   for (const c10::IValue& argument : arguments) {
     if (argument.isTensor()) {
       arguments_.emplace_back(take(argument.toTensor()));
-    } else if (argument.isTensorList()) {
+    } else if (argument.isList() && argument.isTensorList()) {
       c10::List<at::Tensor> list;
-      for (const at::Tensor& tensor : argument.toTensorVector()) {
-        list.push_back(take(tensor, list.size()));
+      for (const c10::IValue& tensor : argument.toListRef()) {
+        list.push_back(take(tensor.toTensor(), list.size()));
       }
       arguments_.emplace_back(std::move(list));
-    } else if (argument.isOptionalTensorList()) {
+    } else if (argument.isList() && argument.isOptionalTensorList()) {
       c10::List<std::optional<at::Tensor>> list;
       for (const auto& tensor : argument.toOptionalTensorVector()) {
         list.push_back(tensor ? std::optional(take(*tensor, list.size())) : std::nullopt);
@@ -94,7 +99,7 @@ std::size_t HostOperator::bytes_to_copy() const {
   return all;
 }
 
-void HostOperator::seed(const Stack& arguments, int device) {
+void HostOperator::seed(Arguments arguments, int device) {
   at::Generator generator = at::globalContext().defaultGenerator(
       c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device)));
   for (const c10::IValue& argument : arguments) {
@@ -227,13 +232,9 @@ std::int64_t HostOperator::answer() const {
   return found.dim() == 0 ? 1 : found.size(along ? called_with_[1].toInt() : 0);
 }
 
-bool tests_whether_finite(const OperatorTraits& traits, const Stack& arguments) {
-  const std::string& name = traits.name;
-  if (name == "aten::isnan") {
-    return true;
-  }
-  if ((!name.starts_with("aten::eq.") && !name.starts_with("aten::ne.")) || arguments.size() != 2) {
-    return false;
+bool tests_whether_finite(const OperatorTraits& traits, Arguments arguments) {
+  if (!traits.tests_equality) {
+    return traits.tests_nan;
   }
   // torch.isinf compares with infinity, torch.isfinite also with itself.
   const c10::IValue& other = arguments[1];
@@ -241,7 +242,7 @@ bool tests_whether_finite(const OperatorTraits& traits, const Stack& arguments) 
                           : other.isDouble() && std::isinf(other.toDouble());
 }
 
-std::optional<std::int64_t> assumed_rows(const OperatorTraits& traits, const Stack& arguments) {
+std::optional<std::int64_t> assumed_rows(const OperatorTraits& traits, Arguments arguments) {
   static const char* const rows = std::getenv("FERRO_ALLOC_SIM_ROWS");
   if (rows == nullptr) {
     return std::nullopt;
@@ -267,7 +268,7 @@ std::optional<std::int64_t> assumed_rows(const OperatorTraits& traits, const Sta
 }
 
 PositionsRange range_of_positions(const OperatorTraits& traits, const c10::FunctionSchema& schema,
-                                  const Stack& arguments) {
+                                  Arguments arguments) {
   const at::Tensor& input = arguments[0].toTensor();
   PositionsRange range;
   const auto dimensions = static_cast<std::size_t>(input.dim());
@@ -307,7 +308,7 @@ PositionsRange range_of_positions(const OperatorTraits& traits, const c10::Funct
   return range;
 }
 
-Extremes extremes_of(const c10::FunctionSchema& schema, const Stack& arguments) {
+Extremes extremes_of(const c10::FunctionSchema& schema, Arguments arguments) {
   Extremes found;
   const auto add = [&](double number) {
     found.infinity = found.infinity || std::isinf(number);

@@ -38,10 +38,10 @@ class HostOperator {
   // Both are called in the program's name. The first one, before the device's operator: random
   // numbers come from a host generator that is seeded by the present state of the device's
   // generator, so that equal states give equal numbers. The program's host generator is unchanged.
-  void seed(const torch::jit::Stack& arguments, int device);
+  void seed(c10::ArrayRef<c10::IValue> arguments, int device);
   // `operands`, in the order of the arguments, are given later. False: an argument cannot be on the
   // host.
-  bool take_arguments(const torch::jit::Stack& arguments, const std::vector<Operand>& operands);
+  bool take_arguments(c10::ArrayRef<c10::IValue> arguments, const std::vector<Operand>& operands);
   void take_operands(std::vector<Operand> operands) { operands_ = std::move(operands); }
 
   // 0 for operators that draw no random numbers.
@@ -77,13 +77,13 @@ class HostOperator {
 
 // Whether the operator only tests whether numbers are finite. Unknown ones are assumed to be, so the
 // results are known.
-bool tests_whether_finite(const OperatorTraits& traits, const torch::jit::Stack& arguments);
+bool tests_whether_finite(const OperatorTraits& traits, c10::ArrayRef<c10::IValue> arguments);
 
 // What the device's operator reads back if the values that determine its sizes are unknown, as the
 // environment variable FERRO_ALLOC_SIM_ROWS assumes: "none" for the fewest rows, "all" for the
 // most. None without the variable.
 std::optional<std::int64_t> assumed_rows(const OperatorTraits& traits,
-                                         const torch::jit::Stack& arguments);
+                                         c10::ArrayRef<c10::IValue> arguments);
 
 // What the positions in the operator's last result refer to.
 struct PositionsRange {
@@ -93,7 +93,7 @@ struct PositionsRange {
   Ranks ranks;
 };
 PositionsRange range_of_positions(const OperatorTraits& traits, const c10::FunctionSchema& schema,
-                                  const torch::jit::Stack& arguments);
+                                  c10::ArrayRef<c10::IValue> arguments);
 
 // Which extreme numbers there are among the host's arguments.
 struct Extremes {
@@ -101,6 +101,6 @@ struct Extremes {
   bool low = false;  // minus infinity, or what stands for it
   bool zero = false;
 };
-Extremes extremes_of(const c10::FunctionSchema& schema, const torch::jit::Stack& arguments);
+Extremes extremes_of(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments);
 
 }  // namespace ferro::values

@@ -33,7 +33,12 @@ Identity& Identity::add(const c10::IValue& argument) {
     return add(std::bit_cast<std::uint64_t>(argument.toDouble()));
   }
   if (argument.isIntList()) {
-    return add_all(argument.toIntVector());
+    const c10::ArrayRef<c10::IValue> list = argument.toListRef();
+    add(list.size());
+    for (const c10::IValue& element : list) {
+      add(static_cast<std::uint64_t>(element.toInt()));
+    }
+    return *this;
   }
   if (argument.isBoolList()) {
     return add_all(argument.toBoolList().vec());

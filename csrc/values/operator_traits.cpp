@@ -165,7 +165,7 @@ Kind kind_of(string_view base, const c10::OperatorHandle& op, const OperatorTrai
     return Kind::kElsewhere;
   }
   const bool sized = base == "torchvision::nms" || base == "aten::equal" ||
-                     op.hasTag(at::Tag::dynamic_output_shape);
+                     base == "aten::_unique" || op.hasTag(at::Tag::dynamic_output_shape);
   if (sized && !is_one_of(base, kSizedByOthers)) {
     return Kind::kDataSized;
   }
@@ -208,6 +208,9 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
   traits.sizes_columns = is_one_of(base, kOfColumns);
   traits.searches = base == "aten::mode";
   traits.tests = is_one_of(base, kTests);
+  traits.tests_equality = traits.arguments == 2 && !op.operator_name().overload_name.empty() &&
+                          (base == "aten::eq" || base == "aten::ne");
+  traits.tests_nan = base == "aten::isnan";
   traits.costly = is_costly(base);
   traits.hash = Identity().add(string_view(traits.name)).value();
   traits.passes_numbers = is_one_of(base, kPassing);

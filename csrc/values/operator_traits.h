@@ -55,6 +55,9 @@ struct OperatorTraits {
   bool searches = false;
   // May give truth values or integers of floating-point numbers.
   bool tests = false;
+  // Compares two arguments for equality, or tests whether numbers are none.
+  bool tests_equality = false;
+  bool tests_nan = false;
   // Of the last result.
   std::optional<Positions> positions;
   // A hash of the name.

@@ -162,7 +162,8 @@ class Wrapper : public c10::OperatorKernel {
       } else if (!computable_ && computes.load(std::memory_order_relaxed) &&
                  traits_.kind != Kind::kNothing && traits_.kind != Kind::kCopy) {
         inside.set_opaque();
-        Evaluation evaluation(op, traits_, *stack);
+        Evaluation evaluation(op, traits_);
+        evaluation.begin_opaque(torch::jit::last(*stack, traits_.arguments));
         kernel_.callBoxed(op, keys, stack);
         if (inside.has_own_kernels()) {
           evaluation.forget(*stack);
@@ -206,8 +207,8 @@ class Wrapper : public c10::OperatorKernel {
       kernel_.callBoxed(op, keys, stack);
       return;
     }
-    Evaluation evaluation(op, traits_, *stack);
-    evaluation.begin();
+    Evaluation evaluation(op, traits_);
+    evaluation.begin(torch::jit::last(*stack, traits_.arguments));
     const bool transfer = traits_.kind == Kind::kTransfer;
     const std::uint64_t before = transfer ? gpu().transfers() : 0;
     kernel_.callBoxed(op, keys, stack);

@@ -78,16 +78,15 @@ void note_read(const std::string& operation, Learned learned) {
   Notes& n = notes();
   const std::lock_guard lock(n.mutex);
   ++n.read_count;
+  if (n.reads.size() >= kMaxKept && !n.read_at.contains({place, operation})) {
+    place = "other places";
+  }
   const auto [found, fresh] = n.read_at.try_emplace({place, operation}, n.reads.size());
   if (!fresh) {
     Read& read = n.reads[found->second];
     ++read.count;
     read.learned = std::max(read.learned, learned);
     read.last = n.read_count;
-    return;
-  }
-  if (n.reads.size() >= kMaxKept) {
-    n.read_at.erase(found);
     return;
   }
   if (n.reads.size() < kMaxReported) {

@@ -43,11 +43,13 @@ struct HostPart {
   OperatorTraits traits;
 };
 
-// Runs the operator, whose sparse result gets these indices and values.
-void run_between(Evaluation& indices, Evaluation& values, Stack& stack,
-                 const std::function<void()>& run) {
-  indices.begin();
-  values.begin();
+// Runs the operator, whose sparse result gets indices and values computed from these arguments.
+void run_as(const HostPart& of_indices, const Stack& for_indices, const HostPart& of_values,
+            const Stack& for_values, Stack& stack, const std::function<void()>& run) {
+  Evaluation indices(of_indices.op, of_indices.traits);
+  Evaluation values(of_values.op, of_values.traits);
+  indices.begin(for_indices);
+  values.begin(for_values);
   run();
   const Parts found(stack.back().toTensor());
   Stack found_indices = {found.indices};
@@ -65,9 +67,8 @@ void coalesce(Stack& stack, const std::function<void()>& run) {
     return;
   }
   // The number of rows does not depend on the values.
-  Evaluation indices(of_indices.op, of_indices.traits, {given.indices, given.sizes});
-  Evaluation values(of_values.op, of_values.traits, {given.indices, given.values, given.sizes});
-  run_between(indices, values, stack, run);
+  run_as(of_indices, {given.indices, given.sizes}, of_values,
+         {given.indices, given.values, given.sizes}, stack, run);
 }
 
 // add.out(Tensor self, Tensor other, *, Scalar alpha, Tensor(a!) out)
@@ -85,9 +86,8 @@ void add(Stack& stack, const std::function<void()>& run) {
   const Parts added(sparse);
   const bool same = out.is_same(dense);
   const HostPart& part = same ? in_place : to_other;
-  Evaluation sum(part.op, part.traits,
-                 {dense, added.indices, added.values, sparse.sizes().vec(), arguments[2]});
-  sum.begin();
+  Evaluation sum(part.op, part.traits);
+  sum.begin(Stack{dense, added.indices, added.values, sparse.sizes().vec(), arguments[2]});
   run();
   Stack result;
   if (!same) {
@@ -105,14 +105,13 @@ void softmax(Stack& stack, const std::function<void()>& run) {
   const std::int64_t dimensions = static_cast<std::int64_t>(given.sizes.size());
   std::int64_t dimension = (stack.end() - 2)->toInt();
   dimension += dimension < 0 ? dimensions : 0;
-  Evaluation pools(of_pools.op, of_pools.traits, {given.indices, dimension});
-  Evaluation values(of_values.op, of_values.traits,
-                    {given.indices, given.values, given.sizes, dimension, logarithm});
+  Evaluation pools(of_pools.op, of_pools.traits);
+  Evaluation values(of_values.op, of_values.traits);
   const bool reads_pools = given.count > 0 && dimension < given.sparse_dim;
   if (reads_pools) {
-    pools.begin();
+    pools.begin(Stack{given.indices, dimension});
   }
-  values.begin();
+  values.begin(Stack{given.indices, given.values, given.sizes, dimension, logarithm});
   run();
   if (reads_pools) {
     Stack none = {Tensor()};
@@ -135,11 +134,8 @@ void index_select(Stack& stack, const std::function<void()>& run) {
     run();  // selects values
     return;
   }
-  Evaluation indices(of_indices.op, of_indices.traits,
-                     {given.indices, given.sizes, dimension, index});
-  Evaluation values(of_values.op, of_values.traits,
-                    {given.indices, given.values, given.sizes, dimension, index});
-  run_between(indices, values, stack, run);
+  run_as(of_indices, {given.indices, given.sizes, dimension, index}, of_values,
+         {given.indices, given.values, given.sizes, dimension, index}, stack, run);
 }
 
 // The kernels of the parts.

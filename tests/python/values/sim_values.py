@@ -26,6 +26,19 @@ def written(device):
     return z
 
 
+def copied_in_a_list(device):
+    copies = [torch.zeros(4, device=device)]
+    torch._foreach_copy_(copies, [torch.arange(4.0, device=device)])
+    return copies[0]
+
+
+def mixed_types(device):
+    whole = words.to(device)
+    scaled = (whole - 0.5) * 0.25 + (0.5 - whole)
+    last = torch.tensor(7, dtype=torch.uint8, device=device) // 2
+    return torch.cat([scaled, (scaled.norm() + 1e-6).view(1), last.view(1)])
+
+
 CASES = {
     "fills": lambda d: torch.full((3, 5), 7.5, device=d),
     "ranges": lambda d: torch.arange(3, 40, 3, device=d) + torch.linspace(0, 1, 13, device=d),
@@ -53,6 +66,9 @@ CASES = {
     "embedding": lambda d: F.embedding(words.to(d), x.to(d)),
     "foreach": lambda d: torch.stack(torch._foreach_mul([x.to(d), x.to(d) + 1], 3.0)),
     "certain_draws": lambda d: torch.multinomial(torch.tensor([0.0, 0.0, 1.0], device=d), 1),
+    "copied_in_a_list": copied_in_a_list,
+    "mixed_types": mixed_types,
+    "isin": lambda d: torch.isin(words.to(d), torch.arange(2, 300, device=d)),
     "empty": lambda d: torch.zeros(0, 4, device=d).sum(0),
 }
 wrong = []
@@ -90,6 +106,7 @@ unknown = {
     "copied": (large[0] + 1).clone().cpu().sum().item(),
 }
 reset = large.zero_().sum().item()
+
 print(
     json.dumps(
         {

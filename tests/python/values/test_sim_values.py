@@ -83,7 +83,7 @@ def test_small_results_are_those_of_the_host(
     run_simulated: RunSimulated, activate: dict[str, Any]
 ) -> None:
     found = last_line(run_simulated, "sim_values.py", **activate)
-    assert found["cases"] == 27
+    assert found["cases"] == 30
     assert found["wrong"] == []
     assert found["warned_before"] == 0
     random = found["random"]
@@ -93,6 +93,10 @@ def test_small_results_are_those_of_the_host(
     assert random["host"]
     assert 0.3 < random["mean"] < 0.7
     assert 400 < random["kept"] < 600
+
+
+def test_conjugated_views_leave_no_old_bytes(run_simulated: RunSimulated) -> None:
+    assert last_line(run_simulated, "sim_conjugates.py") == []
 
 
 def test_uncomputed_large_values_warn_once_for_each_place(run_simulated: RunSimulated) -> None:
