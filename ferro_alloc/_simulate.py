@@ -315,8 +315,9 @@ def _run(run: Callable[[], object], stopping: Stopping) -> tuple[Outcome, object
         stopping.end()
         if isinstance(stop.code, str):
             print(stop.code, file=sys.stderr)
-            return Outcome(1), stop
-        return Outcome(int(stop.code or 0)), stop
+            return Outcome(1, stop), stop
+        status = int(stop.code or 0)
+        return Outcome(status, stop if status else None), stop
     except BaseException as error:
         stopping.end(error)
         if stopping.reason:

@@ -25,6 +25,7 @@ from ferro_alloc.fit._result import (
     FITS_AS_FAR_AS_KNOWN,
     FITTING,
     RAN_OUT,
+    UNKNOWN,
     Result,
 )
 from ferro_alloc.fit._stopping import INTERRUPTED, STATUS, TERMINATED, Stopped
@@ -192,10 +193,13 @@ def comparison(result: Result) -> list[str]:
     lines = ["", f"simulated {card['name']}, {gib(card['memory_bytes'])}", *table(rows)]
     fits = [run["allocator"] for run in runs if run["verdict"] == FITS]
     known = [run["allocator"] for run in runs if run["verdict"] == AS_FAR_AS_KNOWN]
-    if fits or not known:
+    unknown = [run["allocator"] for run in runs if run["verdict"] == UNKNOWN]
+    if fits or not (known or unknown):
         lines.append(f"  it fits under {', '.join(fits) if fits else 'none of them'}")
     if known:
         lines.append(f"  it fits as far as known under {', '.join(known)}")
+    if unknown:
+        lines.append(f"  it did not run to its end under {', '.join(unknown)}")
     unsure = next((run for run in runs if not _certainty.is_sure(run)), None)
     if unsure is not None:
         lines += _certainty.lines_of(unsure)

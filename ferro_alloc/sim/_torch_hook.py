@@ -9,6 +9,7 @@ import ctypes
 import os
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 from ferro_alloc.sim import _library
 
@@ -23,3 +24,15 @@ def adjust_torch(torch: ModuleType, values: bool) -> None:
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     # This extension needs torch to be loaded first.
     import_module("ferro_alloc.sim._values").install(compute=values)
+    if values:
+        _allocate_by_operator(torch)
+
+
+def _allocate_by_operator(torch: Any) -> None:
+    """Inductor's code allocates without an operator, and its kernels note nothing. So its results
+    would count as what the last tensor in their memory was."""
+
+    def empty_strided_cuda(size: object, stride: object, dtype: object) -> object:
+        return torch.empty_strided(size, stride, dtype=dtype, device="cuda")
+
+    torch._C._dynamo.guards._empty_strided_cuda = empty_strided_cuda

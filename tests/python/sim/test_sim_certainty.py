@@ -200,6 +200,7 @@ def test_unknown_numbers_are_assumed_to_be_finite(simulate: Simulate) -> None:
 ENDS = [
     (f"{UNKNOWN}\nassert unknown.sum().item() != 0, 'nothing'", 5, "AssertionError: nothing"),
     (f"{UNKNOWN}\nunknown[unknown[0] > 0].max()", 5, "RuntimeError: max()"),
+    (f"{UNKNOWN}\nif not (unknown > 0).any():\n    exit('nothing')", 5, "SystemExit: nothing"),
 ]
 
 
@@ -216,11 +217,37 @@ def test_a_program_that_such_a_value_ends(
     assert said in done.stderr
 
 
+def test_a_status_without_such_values_is_the_programs(simulate: Simulate) -> None:
+    done, result = simulate(f"{UNKNOWN}\nexit(3)")
+    assert done.returncode == 3
+    assert (result["ended_by"], result["error"]) == ("", "SystemExit: 3")
+    assert "it ended with status 3" in done.stderr
+
+
 def test_an_error_without_such_values_is_the_programs(simulate: Simulate) -> None:
     done, result = simulate(f"{UNKNOWN}\nraise ValueError('wrong')")
     assert done.returncode == 1
     assert (result["ended_by"], result["error"]) == ("", "ValueError: wrong")
     assert "it ended with status 1" in done.stderr
+
+
+COMPILED_MASK = """\
+import torch
+numbers = torch.arange(1 << 20, device="cuda")
+find = torch.compile(lambda numbers: numbers % 7 == 0)
+find(numbers)
+known = [torch.ones(1 << 20, dtype=torch.bool, device="cuda") for _ in range(9)]
+del known
+mask = find(numbers)
+print(len(torch.empty(1 << 20, device="cuda")[mask]))
+"""
+
+
+@pytest.mark.long
+def test_what_a_compiled_program_computes_in_reused_memory_is_unknown(simulate: Simulate) -> None:
+    done, result = simulate(COMPILED_MASK, "--rows", "none")
+    assert (done.returncode, done.stdout) == (13, "0\n"), done.stderr
+    assert learned(result) == {"train.py:8": "size"}
 
 
 def test_a_run_without_values_records_no_reads(simulate: Simulate) -> None:
@@ -258,6 +285,16 @@ def test_a_comparison_reports_its_certainty(monkeypatch: pytest.MonkeyPatch) -> 
     assert "it fits as far as known under native, native, native" in text
     assert "does not fit, 1.00 GiB in use" in text
     assert "assumed as few rows as possible: a.py:1 (2 times)" in text
+    assert "none of them" not in text
+
+
+def test_a_comparison_of_unended_programs_says_nothing_of_their_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended = {**run_of("fits"), "verdict": "unknown", "partial": "time limit", "exit_status": 124}
+    monkeypatch.setattr(_runs.Child, "run", lambda *words, **named: ended)
+    text = "\n".join(_runs.comparison(_runs.compare(_runs.Child([], []), GIB)))
+    assert "it did not run to its end under native, native, native" in text
     assert "none of them" not in text
 
 
