@@ -18,6 +18,9 @@ from tests import programs
 from tests.programs import Completed, find_program
 from tools.gpu import gpu_count
 
+# Each process of a run collects all tests. Most of that is compiling them, unless that is kept.
+sys.dont_write_bytecode = False
+
 NO_GPU = "no NVIDIA GPU on this machine"
 
 
