@@ -13,5 +13,7 @@ def same_bytes(found: torch.Tensor, expected: torch.Tensor) -> bool:
     for tensor in (found, expected):
         assert tensor.device.type == "cpu", tensor.device
         assert tensor.is_contiguous()
-    size = expected.nbytes
-    return found.nbytes == size and _memcmp(found.data_ptr(), expected.data_ptr(), size) == 0
+    if found.nbytes != expected.nbytes:
+        return False
+    difference: int = _memcmp(found.data_ptr(), expected.data_ptr(), expected.nbytes)
+    return difference == 0
