@@ -18,6 +18,9 @@ from tests import programs
 from tests.programs import Completed, find_program
 from tools.gpu import gpu_count
 
+# Each process of a run collects all tests. Most of that is compiling them, unless that is kept.
+sys.dont_write_bytecode = False
+
 NO_GPU = "no NVIDIA GPU on this machine"
 
 
@@ -112,19 +115,28 @@ def without_extension(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
 
 LONGEST_FILES = (
     "test_torch_adversarial.py",
-    "test_startup.py",
     "test_benchmarks.py",
+    "test_graph_captures.py",
     "test_torch_sharing.py",
-    "test_graph_debug.py",
-    "test_torch_features.py",
-    "test_switching.py",
+    "test_startup.py",
     "test_torch_failures.py",
-    "test_sim_torch.py",
-    "test_sim_fit.py",
-    "test_torch_judge.py",
-    "test_graph_groups.py",
-    "test_replay.py",
+    "test_graph_debug.py",
     "test_pytest_plugin.py",
+    "test_tools.py",
+    "test_torch_features.py",
+    "test_sim_torch.py",
+    "test_graph_groups.py",
+    "test_sim_fit.py",
+    "test_switching.py",
+    "test_late_waits.py",
+    "test_sleep.py",
+    "test_sim_ends.py",
+    "test_torch_judge.py",
+    "test_package.py",
+    "test_ranks.py",
+    "test_torch_classic.py",
+    "test_preloaded.py",
+    "test_replay.py",
 )
 """They start first, so that no worker runs one of them alone at the end."""
 

@@ -32,14 +32,14 @@ from tools.patience import Patience
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON_TESTS = ROOT / "tests" / "python"
 SERVER = ROOT / "tests" / "fork_server.py"
+START = ROOT / "tests" / "start"
+"""A folder in the path of all programs, whose module Python imports when it starts."""
 NO_EXTENSION = ROOT / "tests" / "no_extension"
 """A folder in the path of programs that cannot load the allocator's extension."""
 
-# Puts the simulated GPU in place, then behaves like `python PROGRAM ARGUMENTS`. Torch is imported
-# faster with few collections, which free nothing then.
+# Puts the simulated GPU in place, then behaves like `python PROGRAM ARGUMENTS`.
 SIMULATE = """\
-import gc, json, os, runpy, sys
-gc.set_threshold(100_000)
+import json, os, runpy, sys
 import ferro_alloc.sim
 ferro_alloc.sim.activate(**json.loads(sys.argv[1]))
 del sys.argv[0:2]
@@ -52,6 +52,7 @@ SETTINGS = (
     *("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
     *("FERRO_ALLOC_CONF", "FERRO_ALLOC", "FERRO_ALLOC_SIM"),
 )
+NOT_INHERITED = (*SETTINGS, "PYTHONDONTWRITEBYTECODE")
 # These variables are read before a program begins. Our other variables may be set after torch was
 # loaded.
 EARLY = ("FERRO_ALLOC", "FERRO_ALLOC_SIM", "FERRO_SIM_LIB")
@@ -117,10 +118,13 @@ def clean_environment() -> dict[str, str]:
     """The environment of this process without the settings above, and with the checkout to import
     from.
 
-    Programs run side by side, so torch's threads would wait for each other in busy loops.
+    Programs run side by side, so torch's threads would wait for each other in busy loops. Python
+    keeps the compiled form of the checkout's modules, whatever the person prefers: compiling them
+    takes a tenth of the time of a start with torch.
     """
-    inherited = {key: value for key, value in os.environ.items() if key not in SETTINGS}
-    path = os.pathsep.join(filter(None, [str(ROOT), inherited.get("PYTHONPATH")]))
+    inherited = {key: value for key, value in os.environ.items() if key not in NOT_INHERITED}
+    folders = [str(ROOT), inherited.get("PYTHONPATH"), str(START)]
+    path = os.pathsep.join(filter(None, folders))
     return {"OMP_NUM_THREADS": "1", **inherited, "PYTHONPATH": path}
 
 
@@ -242,9 +246,11 @@ def _fork_server(for_torch: frozenset[tuple[str, str]], compiles: bool) -> ForkS
 
 def _start_server(env: Mapping[str, str], listener: socket.socket) -> subprocess.Popen[bytes]:
     inherited = clean_environment()
-    # Each program decides by itself whether it may load the extension.
+    # Each program decides by itself whether it may load the extension. The server and its children
+    # end in their own way.
     folders = inherited["PYTHONPATH"].split(os.pathsep)
-    inherited["PYTHONPATH"] = os.pathsep.join(f for f in folders if f != str(NO_EXTENSION))
+    others = [folder for folder in folders if folder not in (str(NO_EXTENSION), str(START))]
+    inherited["PYTHONPATH"] = os.pathsep.join(others)
     return subprocess.Popen(
         [sys.executable, SERVER, str(listener.fileno())],
         env={**inherited, **FOR_SERVER, **env},

@@ -33,7 +33,7 @@ BUILD = ("setup.py", "compiling.py")
 PACKAGE = ("ferro_alloc", "ferro_alloc.pth", "pyproject.toml", *BUILD)
 SHARED = (
     *("tests/conftest.py", "tests/fork_server.py", "tests/programs.py", "tools/patience.py"),
-    "tests/no_extension/sitecustomize.py",
+    *("tests/no_extension/sitecustomize.py", "tests/start/sitecustomize.py"),
 )
 NO_EXTENSION = "pytestmark = pytest.mark.no_extension\n"
 MADE = (".venv", "build", "demo-out", "dist")

@@ -49,13 +49,18 @@ def start(program: str) -> subprocess.Popen[bytes]:
     [
         (SLEEP, 1, 100, "in which it did nothing"),
         (POLL, 3, 2, "in which it did nothing"),
-        (SPIN, 30, 2, "of processor time"),
+        (SPIN, 30, 0.5, "of processor time"),
     ],
     ids=["idle", "polls", "without_end"],
 )
 def test_a_process_without_progress_is_stopped(
-    program: str, idle_s: float, processor_s: float, said: str
+    program: str,
+    idle_s: float,
+    processor_s: float,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(patience, "INTERVAL_S", 0.1)
     process = start(program)
     patient = Patience(process.pid, idle_s=idle_s, processor_s=processor_s)
     assert said in patience.wait(process, patient)

@@ -368,11 +368,11 @@ def test_one_line_of_the_log_has_the_settings_in_force(run_simulated: RunSimulat
         "for _ in range(2):\n"
         "    ferro_alloc.install(ferro_alloc.Config(page_size_mb=4))\n"
     )
-    env = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:40"}
+    env = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:24"}
     (line,) = run_simulated(program, env=env).stdout.splitlines()
     assert line == (
         f"INFO:ferro_alloc:ferro_alloc {__version__} is installed with {Config(page_size_mb=4)}; "
-        "without an effect: max_split_size_mb:40"
+        "without an effect: max_split_size_mb:24"
     )
 
 
@@ -449,8 +449,8 @@ def test_status_tells_what_lies_beside_live_bytes(run_simulated: RunSimulated) -
 
 def test_status_names_ignored_settings(run_simulated: RunSimulated) -> None:
     program = "import ferro_alloc\nferro_alloc.install()\nprint(ferro_alloc.status())\n"
-    env = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:40"}
-    assert "ignored   max_split_size_mb:40" in run_simulated(program, env=env).stdout
+    env = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:24"}
+    assert "ignored   max_split_size_mb:24" in run_simulated(program, env=env).stdout
 
 
 def test_launcher_installs_before_the_program(run_simulated: RunSimulated) -> None:

@@ -38,8 +38,7 @@ def site_folder(tmp_path: Path) -> Path:
     shutil.copy(ROOT / "ferro_alloc.pth", folder)
     (folder / "sitecustomize.py").write_text(
         "import site\nsite.addsitedir(__path__)\n".replace("__path__", repr(str(folder)))
-        # Garbage collections during the import of torch find nothing, and take a sixth of its time.
-        + "import gc\ngc.set_threshold(100_000)\n"
+        + (programs.START / "sitecustomize.py").read_text()
     )
     return folder
 

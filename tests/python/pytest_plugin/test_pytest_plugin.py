@@ -17,6 +17,7 @@ from tests import programs
 from tools.gpu import gpu_count
 
 ROOT = Path(__file__).resolve().parents[3]
+START = ROOT / "tests" / "start"
 PLUGIN = "ferro_alloc.pytest_plugin"
 SUITES = programs.find_program("suites.py")
 
@@ -133,7 +134,7 @@ def run(folder: Path, suite: str, *options: str, inherits: bool = False) -> Run:
     dropped = {"FERRO_ALLOC", "FERRO_ALLOC_SIM", "FERRO_ALLOC_CONF", "PYTEST_XDIST_WORKER"}
     dropped -= {"FERRO_ALLOC_SIM"} if inherits else set()
     env = {key: value for key, value in os.environ.items() if key not in dropped}
-    env |= {"PYTHONPATH": f"{ROOT}:{folder}", "PYTEST_PLUGINS": PLUGIN}
+    env |= {"PYTHONPATH": f"{ROOT}:{folder}:{START}", "PYTEST_PLUGINS": PLUGIN}
     command = [sys.executable, "-m", "pytest", *PRINTS, f"--rootdir={folder}", *options]
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
     return Run(done.returncode, done.stdout + done.stderr, folder / "junit.xml")
@@ -513,6 +514,7 @@ def test_compared_tests_have_the_simulated_gpu_of_the_run(
     if by == "variable":
         (tmp_path / "sitecustomize.py").write_text(
             "from ferro_alloc._startup import begin\nbegin()\n"
+            + (START / "sitecustomize.py").read_text()
         )
         monkeypatch.setenv("FERRO_ALLOC_SIM", "gpu=l4,count=2,memory=8GiB")
     else:

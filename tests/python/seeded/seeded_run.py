@@ -17,6 +17,7 @@ import seeded_plan as plan
 from seeded_calls import Calls
 from seeded_own_pools import OwnAllocator
 from seeded_statistics import statistics
+from tests.python.host_bytes import same_bytes
 
 _WORDS = torch.arange(ops.HOST_BYTES // 4 + 2, dtype=torch.int32)
 
@@ -251,7 +252,7 @@ class Executor(Calls):
             expected = content(read.expected)
             found = self._result[read.slot : read.slot + expected.numel()]
             self.tally.bytes_checked += expected.numel()
-            if not torch.equal(found, expected):
+            if not same_bytes(found, expected):
                 self.tally.wrong_reads += 1
                 self.tally.wrong_bytes += int((found != expected).sum())
         self._reads = waiting

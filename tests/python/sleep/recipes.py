@@ -14,7 +14,7 @@ import ferro_alloc
 from ferro_alloc.memory_saver import torch_memory_saver as saver
 
 MIB = 1 << 20
-WEIGHTS, CACHE = 100, 400
+WEIGHTS, CACHE, ACTIVATIONS = 20, 80, 60
 
 
 def used():
@@ -39,7 +39,7 @@ class Trainer:
         self.steps = 0
 
     def step(self):
-        activations = filled(300, 1)
+        activations = filled(ACTIVATIONS, 1)
         self.steps += 1
         for memory in (self.weights, *self.states):
             memory.add_(activations[: memory.numel()])
@@ -120,7 +120,7 @@ def two():
         ferro_alloc.wake()
         trainer.step()
         good.append(trainer.is_right())
-        large = filled(400, 1)
+        large = filled(80, 1)
         seen.append(used())
         good.append(ask("early"))
         del large

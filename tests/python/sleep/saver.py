@@ -520,13 +520,14 @@ def strange_tags():
 @check
 def too_little_memory_to_resume():
     with saver.region("a", enable_cpu_backup=True):
-        a = filled(600, 1)
+        a = filled(60, 1)
     saver.pause()
-    other = filled(700, 2)
+    # Fills the card. Memory of the host is behind it only where it is written.
+    other = [filled(70, 2), torch.empty(900 * MIB, dtype=torch.uint8, device="cuda")]
     errors = []
     with refused(torch.OutOfMemoryError, errors):
         saver.resume()
-    good = holds(other, 2)
+    good = holds(other[0], 2)
     del other
     saver.resume()
     return [good and holds(a, 1), "missing" in errors[0]]

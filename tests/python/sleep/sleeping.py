@@ -592,14 +592,15 @@ def other_memory_on_the_same_pages():
 
 @check
 def too_little_memory_to_wake():
-    old = filled(600, 1)
+    old = filled(60, 1)
     ferro_alloc.sleep()
-    new = filled(700, 2)
+    # Memory of the host is behind the card's only where it is written.
+    new = [filled(70, 2), torch.empty(900 * MIB, dtype=torch.uint8, device="cuda")]
     errors = []
     with refused(torch.OutOfMemoryError, errors):
         ferro_alloc.wake()
     _C.check_invariants(0)
-    good = holds(new, 2)
+    good = holds(new[0], 2)
     still = ferro_alloc.asleep().device_bytes // MIB - base
     del new
     ferro_alloc.wake()
@@ -622,7 +623,7 @@ def a_failed_wake_names_the_holders():
         old = filled(300, 1)
     ferro_alloc.sleep("old")
     with ferro_alloc.tag("new"):
-        new = filled(350, 2)
+        new = torch.empty(350 * MIB, dtype=torch.uint8, device="cuda")
     text, facts = failure_of(lambda: ferro_alloc.wake("old"))
     woken = [facts.verdict, facts.request_bytes // MIB, facts.limit_bytes // MIB]
     woken += [[(tag.name, tag.live_bytes // MIB, tag.blocks) for tag in facts.tags]]
@@ -718,11 +719,11 @@ def streams_and_threads():
 def many_sleeps_leave_nothing():
     tensors = [filled(2, n) for n in range(6)]
     numbers = []
-    for turn in range(200):
+    for turn in range(60):
         ferro_alloc.sleep()
         state = (on_device(), ferro_alloc.asleep().host_bytes)
         ferro_alloc.wake()
-        if turn in (0, 199):
+        if turn in (0, 59):
             numbers.append((*state, held(), on_device()))
     ferro_alloc.release_host_memory()
     left = ferro_alloc.asleep().host_bytes

@@ -44,7 +44,7 @@ WANTED: dict[str, Any] = {
     "pools_of_programs": [0, True, True, 30],
     "what_cannot_sleep_is_named": [{"pinned": 20}, True, True, True],
     "other_memory_on_the_same_pages": [0, ["beside"], True, True],
-    "too_little_memory_to_wake": [True, 600, True, True],
+    "too_little_memory_to_wake": [True, 60, True, True],
     "a_failed_wake_names_the_holders": [
         ["LIMIT", 300, 512, [["new", 350, 1]], 300, 300, True, True, True],
         ["LIMIT", 300, True],
