@@ -71,6 +71,7 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     static_cast<Facts&>(*this) = Facts();
     host = HostOperator(op, of);
     traits = &of;
+    operands.clear();
     results.clear();
   }
 

@@ -719,11 +719,11 @@ def streams_and_threads():
 def many_sleeps_leave_nothing():
     tensors = [filled(2, n) for n in range(6)]
     numbers = []
-    for turn in range(60):
+    for turn in range(200):
         ferro_alloc.sleep()
         state = (on_device(), ferro_alloc.asleep().host_bytes)
         ferro_alloc.wake()
-        if turn in (0, 59):
+        if turn in (0, 199):
             numbers.append((*state, held(), on_device()))
     ferro_alloc.release_host_memory()
     left = ferro_alloc.asleep().host_bytes

@@ -133,7 +133,7 @@ def test_the_settings_say_that_segments_are_plain() -> None:
         "expandable_setting.py",
         memory="1GiB",
         conf="layout:segments",
-        env={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+        env={"PYTORCH_ALLOC_CONF": "expandable_segments:True"},
     )
     assert (found["at first"], found["installed"], found["uninstalled"]) == (True, False, True)
 

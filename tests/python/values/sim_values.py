@@ -106,7 +106,6 @@ unknown = {
     "copied": (large[0] + 1).clone().cpu().sum().item(),
 }
 reset = large.zero_().sum().item()
-
 print(
     json.dumps(
         {
