@@ -110,8 +110,8 @@ class ScratchSet {
   // Puts handles without a user into the store, and counts the others for the first member that has
   // scratch. Belongs behind every change of users and members.
   void settle_accounts();
-  // Unmaps the scratch that lies wholly on handles that the set holds, and puts handles that are
-  // behind no address any more into the store. Returns their pages. What the driver refuses to unmap
+  // Unmaps the scratch that lies wholly on handles that the set holds, and releases handles that are
+  // behind no address any more. Returns their pages. What the driver refuses to unmap
   // stays. No capture borrows, and the device is at rest.
   std::size_t sleep();
   // Maps new handles in their place. False, also when it throws DriverError: nothing woke.

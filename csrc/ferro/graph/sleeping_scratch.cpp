@@ -56,7 +56,7 @@ std::size_t ScratchSet::sleep() {
   for (auto& [handle, shared] : handles_) {
     if (shared.held_pages() != 0 && !mapped.contains(handle)) {
       const HandleRange range{handle, shared.pages};
-      store_.put_cached({&range, 1});
+      store_.release({&range, 1});
       pages += shared.pages;
       shared.is_asleep = true;
       names[handle] = PageHandle{next_number++};
@@ -75,13 +75,10 @@ bool ScratchSet::wake() {
       FERRO_CHECK(use->heap->unmap_alias(*use->range.block),
                   "the driver refused to remove new mappings after a failed call");
     }
-    std::size_t pages = 0;
     for (const auto& [name, handle] : fresh) {
       const HandleRange range{handle, handles_.at(name).pages};
-      store_.put_cached({&range, 1});
-      pages += range.pages;
+      store_.release({&range, 1});
     }
-    store_.trim(pages);
   };
   try {
     bool is_complete = true;
@@ -170,11 +167,9 @@ std::size_t GraphMemory::asleep_scratch(const SleepFilter& which) const {
 bool GraphMemory::wake_scratch(const SleepFilter& which) {
   std::vector<ScratchSet*> woken;
   const auto undo = [&] {
-    std::size_t pages = 0;
     for (ScratchSet* set : woken) {
-      pages += set->sleep();
+      set->sleep();
     }
-    parts_.store.trim(pages);
   };
   try {
     for (auto& [group, set] : sets_) {

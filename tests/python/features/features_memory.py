@@ -71,7 +71,9 @@ def requests_that_fit_get_their_former_addresses():
                 kept.pop(0)
         repeats[f"{name}, freed {order}, {place}"] = rounds == rounds[:1] * 4
     assert all(repeats.values()) or not FERRO, repeats
-    return {name: found for name, found in repeats.items() if "mixed" not in name}
+    # Native need not repeat these; of torch 2.12 it does not repeat the last two.
+    others = ("mixed", "of half a MiB, freed in random", "of one MiB, freed in random")
+    return {name: found for name, found in repeats.items() if not any(o in name for o in others)}
 
 
 @check

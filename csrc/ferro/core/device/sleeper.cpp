@@ -116,9 +116,7 @@ SleepOutcome Sleeper::sleep(const SleepFilter& which, Contents contents, Want wa
       give_up(runs[given_up], outcome);
     }
     if (parts_.graphs != nullptr) {
-      const std::size_t pages = parts_.graphs->sleep_scratch(all, outcome.staying);
-      parts_.store.trim(pages);
-      outcome.bytes += pages * page_bytes();
+      outcome.bytes += parts_.graphs->sleep_scratch(all, outcome.staying) * page_bytes();
     }
   } catch (...) {
     undo(std::span(runs).subspan(given_up));
@@ -217,9 +215,8 @@ void Sleeper::give_up(const Run& run, SleepOutcome& outcome) {
     return;
   }
   for (const Handle& handle : run.parts) {
-    parts_.store.put_cached({&handle.range, 1});
+    parts_.store.release({&handle.range, 1});
   }
-  parts_.store.trim(run.pages);
   outcome.bytes += run.pages * page_bytes();
 }
 
@@ -314,20 +311,17 @@ void Sleeper::put_back(std::vector<Run>& runs) {
     parts_.driver.wait_for_copies();
   } catch (const DriverError&) {  // NOLINT(bugprone-empty-catch): then no copy runs any more
   }
-  std::size_t pages = 0;
   for (Run& run : runs) {
     FERRO_CHECK(!std::exchange(run.is_mapped, false) ||
                     parts_.driver.unmap(run.begin, run.pages * page_bytes()),
                 "the driver refused to remove new mappings after a failed call");
     for (Handle& handle : run.parts) {
       if (handle.range.handle != kNoPage) {
-        parts_.store.put_cached({&handle.range, 1});
-        pages += handle.range.pages;
+        parts_.store.release({&handle.range, 1});
         handle.range.handle = kNoPage;
       }
     }
   }
-  parts_.store.trim(pages);
 }
 
 void Sleeper::begin_to_load(const Run& run, SleepOutcome& outcome) {

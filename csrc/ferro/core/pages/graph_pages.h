@@ -60,8 +60,8 @@ class GraphPages {
   // Before pages of the pool leave: retires free memory that its graphs may write. False: no page
   // of the pool may leave.
   virtual bool prepare_release(const PoolId& pool) = 0;
-  // Sleep (device/sleeper.h). Unmaps scratch of the sets whose pools `which` has, all of them, and puts
-  // the handles into the store. Returns their pages; adds what stays to `staying`. Until it wakes,
+  // Sleep (device/sleeper.h). Unmaps scratch of the sets whose pools `which` has, all of them, and
+  // releases the handles. Returns their pages; adds what stays to `staying`. Until it wakes,
   // no pool joins or leaves, and no capture into a member begins.
   virtual std::size_t sleep_scratch(const SleepFilter& which, StayingBytes& staying) = 0;
   // Addresses at which the program may hold tensors although the pool says that they are free: what

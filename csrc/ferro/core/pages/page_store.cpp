@@ -271,6 +271,16 @@ void PageStore::put_cached(std::span<const HandleRange> handles) {
   cached_pages_ += pages_in(handles);
 }
 
+void PageStore::release(std::span<const HandleRange> handles) {
+  const MutexLock lock(mutex_);
+  for (const HandleRange& handle : handles) {
+    if (!try_release(handle)) {
+      cached_.push_back(handle);
+      cached_pages_ += handle.pages;
+    }
+  }
+}
+
 TakeResult PageStore::create_one(std::size_t count, PageHandle* out) {
   const MutexLock lock(mutex_);
   if (const TakeResult room = check_limits(count * page_bytes_); room != TakeResult::kOk) {

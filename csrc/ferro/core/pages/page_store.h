@@ -106,6 +106,8 @@ class PageStore {
   void put(std::span<const StoredHandle> handles) FERRO_EXCLUDES(mutex_);
   // Puts back handles that are mapped nowhere and that no work uses.
   void put_cached(std::span<const HandleRange> handles) FERRO_EXCLUDES(mutex_);
+  // Releases such handles to the driver; those that it refuses become cached.
+  void release(std::span<const HandleRange> handles) FERRO_EXCLUDES(mutex_);
   // Releases to the driver retired handles that are mapped nowhere, and cached handles with at most
   // `count` pages in all. Stops at the first cached handle that has more or that the driver
   // refuses; it stays cached. Returns the number of pages released.

@@ -61,6 +61,34 @@ TEST_F(PageStoreTest, WhatRetiresIsHeldAsLongAsItIsMapped) {
   expect_counts(0, 0);
 }
 
+TEST_F(PageStoreTest, ReleasesTheHandlesItIsGivenAndNoOthers) {
+  PageHandle large{};
+  PageHandle left{};
+  ASSERT_EQ(store_.create_one(2, &large), TakeResult::kOk);
+  ASSERT_EQ(store_.create_one(1, &left), TakeResult::kOk);
+  const auto mapping = std::make_shared<StaleMapping>();
+  const StoredHandle leaving{{left, 1}, mapping};
+  store_.put({&leaving, 1});
+  mapping->removed.store(true);
+  const HandleRange range{large, 2};
+  store_.release({&range, 1});
+  expect_counts(1, 1);
+  ASSERT_TRUE(take_idle(store_, 1, pages_));
+  EXPECT_EQ(pages_.front().range.handle, left);
+}
+
+TEST_F(PageStoreTest, WhatItCannotReleaseIsCached) {
+  ASSERT_EQ(take(store_, 3, Fit::kAtLeast, pages_), TakeResult::kOk);
+  const std::vector<HandleRange> ranges{pages_[0].range, pages_[1].range, pages_[2].range};
+  pages_.clear();
+  FaultyApi::fail_only("cuMemRelease", 2, CUDA_ERROR_UNKNOWN);
+  store_.release(ranges);
+  FaultyApi::reset();
+  expect_counts(1, 1);
+  ASSERT_TRUE(take_idle(store_, 1, pages_));
+  EXPECT_EQ(pages_.front().range.handle, ranges[1].handle);
+}
+
 TEST_F(PageStoreTest, CreatesWhatIsMissingAndReusesWhatIsIdle) {
   ASSERT_EQ(take(store_, 3, Fit::kAtLeast, pages_), TakeResult::kOk);
   EXPECT_EQ(testing::count_pages(pages_), 3U);
