@@ -6,6 +6,7 @@
  * no queued work. */
 #pragma once
 
+#include "sim/instruments/thread_counts.h"
 #include "sim/memory/contents.h"
 
 #include <stddef.h>
@@ -62,6 +63,8 @@ int ferro_sim_poke(uint64_t address, const void* source, size_t bytes);
  * runs with the machine locked, so it may call only the functions listed below for this. Returns 1,
  * without a call, while the stream is being captured, and -1 for an unknown stream. */
 int ferro_sim_in_order(int device, void* stream, void (*function)(void*), void* argument);
+/* The same in eager time; otherwise returns 2, without a call. */
+int ferro_sim_in_order_if_eager(int device, void* stream, void (*function)(void*), void* argument);
 /* Calls `function(argument)` at once, regardless of queued and captured work. */
 void ferro_sim_at_once(void (*function)(void*), void* argument);
 /* The following may be called only within such a function. They return -1 if the range is not
@@ -116,16 +119,10 @@ void* ferro_sim_kernel(const char* name);
 /* Enqueues such a kernel in the current context. Returns the driver's result. */
 int ferro_sim_launch(void* kernel, void* stream, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                      unsigned threads);
-/* The thread enters (1) or leaves (-1) an operator. Kernels launched outside of operators are
- * recorded by name. Returns the number of kernels that the thread has launched. */
-uint64_t ferro_sim_operator(int change);
-/* The number of this thread's library operations that reported which of their results are known. */
-uint64_t ferro_sim_transfers(void);
+/* The counts of the calling thread, valid in it until it ends. */
+struct ferro_sim_thread_counts* ferro_sim_counts(void);
 /* The recorded names, one per line. */
 size_t ferro_sim_kernels(char* buffer, size_t size);
-/* The number of copies to the host that this thread submitted and whose least certain byte was
- * this. */
-uint64_t ferro_sim_reads(enum ferro_sim_certainty least);
 
 /* Starts or stops the record of calls, which is text with one call per line. */
 void ferro_sim_set_trace(int on);

@@ -35,6 +35,33 @@ bool is_written_by(const ferro::sim::Work& work, uint64_t address) {
   return kernel != nullptr && kernel->constant && kernel->constant->to == address;
 }
 
+int in_order(int device, void* handle, void (*function)(void*), void* argument, bool may_queue) {
+  const std::lock_guard guard(Machine::lock());
+  Machine& machine = Machine::current();
+  ferro::sim::Stream* stream = find_stream(machine, device, handle);
+  if (stream == nullptr) {
+    return -1;
+  }
+  if (stream->capture != nullptr) {
+    return 1;
+  }
+  if (machine.scheduler().eager()) {
+    function(argument);
+    return 0;
+  }
+  if (!may_queue) {
+    return 2;
+  }
+  auto& ended = machine.thread().last_call_ended;
+  const double before = ended ? machine.config().processor_time() : 0;
+  submit(machine.scheduler(), *stream, ferro::sim::InOrder{function, argument});
+  // On a GPU the program would not have spent this time.
+  if (ended) {
+    *ended += machine.config().processor_time() - before;
+  }
+  return 0;
+}
+
 // The pieces of physical memory behind a range. Only one object exists at a time, so all of them
 // reuse one vector.
 class Segments {
@@ -59,29 +86,13 @@ class Segments {
 
 FERRO_SIM_CONTROL int ferro_sim_in_order(int device, void* handle, void (*function)(void*),
                                          void* argument) {
-  const std::lock_guard guard(Machine::lock());
-  Machine& machine = Machine::current();
-  ferro::sim::Stream* stream = find_stream(machine, device, handle);
-  if (stream == nullptr) {
-    return -1;
-  }
-  if (stream->capture != nullptr) {
-    return 1;
-  }
-  if (machine.scheduler().eager()) {
-    function(argument);
-    return 0;
-  }
-  auto& ended = machine.thread().last_call_ended;
-  const double before = ended ? machine.config().processor_time() : 0;
-  submit(machine.scheduler(), *stream, ferro::sim::InOrder{function, argument});
-  // On a GPU the program would not have spent this time.
-  if (ended) {
-    *ended += machine.config().processor_time() - before;
-  }
-  return 0;
+  return in_order(device, handle, function, argument, true);
 }
 
+FERRO_SIM_CONTROL int ferro_sim_in_order_if_eager(int device, void* handle, void (*function)(void*),
+                                                  void* argument) {
+  return in_order(device, handle, function, argument, false);
+}
 FERRO_SIM_CONTROL void ferro_sim_at_once(void (*function)(void*), void* argument) {
   const std::lock_guard guard(Machine::lock());
   function(argument);
@@ -251,16 +262,8 @@ FERRO_SIM_CONTROL void ferro_sim_on_read_back(int (*is_result)(uint64_t)) {
   ferro::sim::set_read_back_observer(is_result);
 }
 
-FERRO_SIM_CONTROL uint64_t ferro_sim_operator(int change) {
-  const std::lock_guard guard(Machine::lock());
-  ferro::sim::ThreadState& thread = Machine::current().thread();
-  thread.operators += change;
-  return thread.launches;
-}
-
-FERRO_SIM_CONTROL uint64_t ferro_sim_transfers(void) {
-  const std::lock_guard guard(Machine::lock());
-  return Machine::current().thread().transfers;
+FERRO_SIM_CONTROL ferro_sim_thread_counts* ferro_sim_counts(void) {
+  return Machine::counts().get();
 }
 
 FERRO_SIM_CONTROL size_t ferro_sim_kernels(char* buffer, size_t size) {
@@ -270,9 +273,4 @@ FERRO_SIM_CONTROL size_t ferro_sim_kernels(char* buffer, size_t size) {
     text += name + "\n";
   }
   return ferro::sim::copy_text(text, buffer, size);
-}
-
-FERRO_SIM_CONTROL uint64_t ferro_sim_reads(ferro_sim_certainty least) {
-  const std::lock_guard guard(Machine::lock());
-  return (*Machine::current().thread().reads)[least];
 }

@@ -41,17 +41,14 @@ bool DeviceTensor::describe(const at::Tensor& tensor) {
   elements_ = tensor.numel();
   sizes_ = tensor.sizes();
   strides_ = tensor.strides();
-  type_ = tensor.scalar_type();
-  is_plain_ = !tensor.is_conj() && !tensor.is_neg();
-  return address_ != 0;
-}
-
-std::size_t DeviceTensor::span() const {
   std::int64_t last = 0;
   for (std::size_t i = 0; i < sizes_.size(); ++i) {
     last += (sizes_[i] - 1) * strides_[i];
   }
-  return static_cast<std::size_t>(last + 1) * element_bytes_;
+  span_ = static_cast<std::size_t>(last + 1) * element_bytes_;
+  type_ = tensor.scalar_type();
+  is_plain_ = !tensor.is_conj() && !tensor.is_neg();
+  return address_ != 0;
 }
 
 std::int64_t DeviceTensor::elements_together(std::size_t* outer) const {

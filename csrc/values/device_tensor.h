@@ -71,8 +71,8 @@ class DeviceTensor {
   // Says where the elements come from, and for many pieces also the bytes between them.
   void originate(const ferro_sim_origin& from) const;
   // Bytes from the first element to the last.
-  std::size_t span() const;
-  bool is_dense() const { return span() == bytes(); }
+  std::size_t span() const { return span_; }
+  bool is_dense() const { return span_ == bytes(); }
   // The number of contiguous elements in the last dimensions; `outer`: the number of dimensions
   // before.
   std::int64_t elements_together(std::size_t* outer = nullptr) const;
@@ -85,6 +85,7 @@ class DeviceTensor {
   std::uint64_t address_ = 0;
   std::size_t element_bytes_ = 0;
   std::int64_t elements_ = 0;
+  std::size_t span_ = 0;
   at::DimVector sizes_;
   at::DimVector strides_;
   at::ScalarType type_ = at::kFloat;

@@ -14,6 +14,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 namespace ferro::values {
@@ -27,6 +28,12 @@ constexpr std::size_t kMaxIdentified = 32;
 
 bool is_number(const DeviceTensor& tensor) { return !c10::isIntegralType(tensor.type(), true); }
 
+// Each captured operator gives results of its own. Used with the machine locked.
+std::uint64_t identity_in_capture(std::uint64_t identity) {
+  static std::uint64_t captured = 0;
+  return Identity(identity).add(++captured).value();
+}
+
 }  // namespace
 
 // What an evaluation found out about its call.
@@ -38,15 +45,15 @@ struct Facts {
   bool takes_unknown = false;
   bool taken = false;  // `take` has run
   bool ran = false;
+  bool given = false;                               // `give` has
   ferro_sim_certainty certainty = FERRO_SIM_KNOWN;  // of the inputs, and so of the results
   bool value_if_known = false;                      // or drawn
   bool value_if_unknown = false;
   bool tests_whether_finite = false;
   Extremes extremes;
-  std::optional<PositionsRange> positions;
-  std::optional<ChosenFrom> chosen_from;
-  std::pair<int, void*> captured_in;  // the device and the stream
-  std::uint64_t identity = 0;         // of the call on these inputs
+  int device = -1;  // a capture's, and its stream
+  void* stream = nullptr;
+  std::uint64_t identity = 0;  // of the call on these inputs
   // Of the results, except for their identities.
   ferro_sim_origin origin = {0, FERRO_SIM_KNOWN, 0, 0};
   bool tells_lows = false;  // the results are unknown, and which of them are low is not
@@ -63,15 +70,18 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
 
   HostOperator host;
   const OperatorTraits* traits;
+  std::optional<PositionsRange> positions;
+  std::optional<ChosenFrom> chosen_from;
   std::vector<Operand> operands;
   std::vector<Result> results;
 
   // For another call, with the memory of the lists.
   void use_again(const c10::OperatorHandle& op, const OperatorTraits& of) {
     static_cast<Facts&>(*this) = Facts();
-    host = HostOperator(op, of);
+    drop_inputs();
+    host.use_again(op, of);
     traits = &of;
-    operands.clear();
+    positions.reset();
     results.clear();
   }
 
@@ -156,6 +166,7 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
   }
 
   void give() {
+    given = true;
     const bool has_values = ran || (computable && has_value_if_taken() && Recipe::make_room());
     if (!has_values && certainty == FERRO_SIM_UNKNOWN && origin.has_lows != 0) {
       origin.has_lows = 0;
@@ -177,13 +188,20 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     drop_inputs();
   }
 
+  // Both, unless the results get values.
+  void take_and_give() {
+    take();
+    if (!has_value_if_taken()) {
+      computable = false;
+      give();
+    }
+  }
+
   // In a capture: the kernels run in replays, where their values are not computed.
   void give_in_replays() {
-    static std::uint64_t captured = 0;
-    identity = Identity(identity).add(++captured).value();
+    identity = identity_in_capture(identity);
     for (const Result& result : results) {
-      result.slot.layout.forget_in_replays(captured_in.first, captured_in.second,
-                                           origin_of(result.slot));
+      result.slot.layout.forget_in_replays(device, stream, origin_of(result.slot));
     }
     drop_inputs();
   }
@@ -318,6 +336,12 @@ void call_job(void* held) {
   ((*job).*act)();
 }
 
+// For a call that does not outlive the caller's reference.
+template <void (Evaluation::Job::*act)()>
+void call_job_in_place(void* job) {
+  (static_cast<Evaluation::Job*>(job)->*act)();
+}
+
 // Visits the tensors of an argument or result, with their places in a list.
 template <typename Visit>
 void for_each_tensor(const c10::IValue& value, const Visit& visit) {
@@ -443,8 +467,7 @@ void Evaluation::find_operands(Arguments arguments) {
     }
   }
   const std::int64_t most = traits_.costly ? kMaxCostlyElements : kMaxElements;
-  job_->computable = traits_.computable && describable && traits_.kind != Kind::kUnset &&
-                     job_->input_elements <= most;
+  job_->computable = traits_.computable && describable && job_->input_elements <= most;
   const bool of_numbers =
       std::any_of(job_->operands.begin(), job_->operands.end(),
                   [](const Operand& operand) { return operand.is_input && is_number(operand.at); });
@@ -480,13 +503,17 @@ void Evaluation::begin(Arguments arguments) {
     call.add(argument);
   }
   job_->identity = call.value();
-  if (traits_.kind != Kind::kUnset) {
-    takes_ = submit(call_job<&Job::take>);
-    job_->computable = job_->computable && takes_;
-    // A capture refuses the question for the generator's offset.
-    if (takes_ && traits_.random) {
-      job_->host.seed(arguments, device_);
-    }
+  // An operator that writes to no argument leaves its inputs as they are.
+  if (traits_.written.empty() && traits_.kind == Kind::kPlain && !traits_.random) {
+    takes_late_ = true;
+    keep(arguments);
+    return;
+  }
+  takes_ = submit(call_job<&Job::take>);
+  job_->computable = job_->computable && takes_;
+  // A capture refuses the question for the generator's offset.
+  if (takes_ && traits_.random) {
+    job_->host.seed(arguments, device_);
   }
   if (traits_.kind == Kind::kDataSized) {
     if (job_->computable && !job_->taken) {
@@ -534,9 +561,17 @@ void Evaluation::end(Stack& stack) {
     return;
   }
   choose();
+  if (takes_late_ && take_late()) {
+    return;
+  }
+  if (job_->computable) {
+    const bool in_vain = job_->taken && !job_->has_value_if_taken();  // known in eager time
+    job_->computable = !in_vain && job_->host.take_arguments(kept_, job_->operands);
+  }
   is_given_ = true;
   if (!submit(call_job<&Job::give>)) {
-    job_->captured_in = {device_, stream_};
+    job_->device = device_;
+    job_->stream = stream_;
     gpu().at_once(call_job<&Job::give_in_replays>, hold(job_));
   }
 }
@@ -601,15 +636,14 @@ void Evaluation::collect_results(const Stack& stack) {
       }
     });
   };
-  const bool unset = traits_.kind == Kind::kUnset;
   for (const std::size_t place : traits_.written) {
     // An argument that is only overwritten has no contents to keep.
-    add(kept_[place], true, place, unset || !op_.schema().arguments()[place].kwarg_only());
+    add(kept_[place], true, place, !op_.schema().arguments()[place].kwarg_only());
   }
   const std::size_t first = stack.size() - traits_.returns;
   for (std::size_t i = 0; i < traits_.returns; ++i) {
     if (!traits_.return_is_argument[i]) {
-      add(stack[first + i], false, i, unset);
+      add(stack[first + i], false, i, false);
     }
   }
 }
@@ -629,13 +663,22 @@ void Evaluation::choose() {
   const bool agrees = job.agrees || (!gives_numbers && !job.positions);
   job.value_if_unknown = job.takes_unknown && (agrees ? most(kMaxUnknownElements)
                                                       : most(kMaxUnknownNumbers) && !job.positions);
-  // In eager mode it is known by now.
-  const bool in_vain = job.taken && !job.has_value_if_taken();
-  if (in_vain) {
-    job.computable = false;
-    return;
+}
+
+// True: the results are given too, because they get no values.
+bool Evaluation::take_late() {
+  switch (gpu().in_order_if_eager(device_, stream_, call_job_in_place<&Job::take_and_give>,
+                                  job_.get())) {
+    case 0:
+      return job_->given;
+    case 2:
+      takes_ = submit(call_job<&Job::take>);
+      break;
+    default:
+      break;
   }
-  job.computable = job.host.take_arguments(kept_, job_->operands);
+  job_->computable = job_->computable && takes_;
+  return false;
 }
 
 void Evaluation::fit_results(Stack& stack) {
@@ -654,6 +697,43 @@ void Evaluation::fit_results(Stack& stack) {
       result = at::Tensor(at::detail::empty_cuda(host.sizes(), there.options()));
     }
   }
+}
+
+namespace {
+
+struct UnsetTensor {
+  DeviceTensor there;
+  ferro_sim_origin origin = {0, FERRO_SIM_KNOWN, 0, 0};
+  int device = 0;
+  void* stream = nullptr;
+};
+
+void forget(void* held) {
+  const std::unique_ptr<UnsetTensor> unset(static_cast<UnsetTensor*>(held));
+  unset->there.forget(true, unset->origin);
+}
+
+void forget_in_replays(void* held) {
+  const std::unique_ptr<UnsetTensor> unset(static_cast<UnsetTensor*>(held));
+  unset->origin.identity = identity_in_capture(unset->origin.identity);
+  unset->there.forget_in_replays(unset->device, unset->stream, unset->origin);
+}
+
+}  // namespace
+
+void forget_unset(const at::Tensor& tensor) {
+  auto unset = std::make_unique<UnsetTensor>();
+  if (!unset->there.describe(tensor)) {
+    return;
+  }
+  unset->device = tensor.device().index();
+  unset->stream = c10::cuda::getCurrentCUDAStream(tensor.device().index()).stream();
+  unset->origin.identity = Identity().add_all(tensor.sizes()).add_all(tensor.strides()).value();
+  if (gpu().in_order(unset->device, unset->stream, forget, unset.get()) != 0) {
+    gpu().at_once(forget_in_replays, unset.get());
+  }
+  // The function owns it.
+  static_cast<void>(unset.release());
 }
 
 }  // namespace ferro::values

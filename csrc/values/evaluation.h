@@ -11,6 +11,7 @@
 #include "values/operator_traits.h"
 
 #include <ATen/core/stack.h>
+#include <c10/util/SmallVector.h>
 #include <c10/util/intrusive_ptr.h>
 
 namespace ferro::values {
@@ -23,7 +24,7 @@ inline constexpr std::int64_t kMaxCostlyElements = 1 << 18;
 // known inputs is computed as from known ones.
 inline constexpr std::int64_t kMaxUnknownElements = 1 << 22;
 // The same for floating-point numbers.
-inline constexpr std::int64_t kMaxUnknownNumbers = 1 << 10;
+inline constexpr std::int64_t kMaxUnknownNumbers = 32;
 
 class Evaluation {
  public:
@@ -50,11 +51,12 @@ class Evaluation {
  private:
   void make_job();
   // For what follows the GPU's operator, which drops its arguments.
-  void keep(Arguments arguments) { kept_ = arguments.vec(); }
+  void keep(Arguments arguments) { kept_.assign(arguments.begin(), arguments.end()); }
   static bool is_moved_by_driver(Arguments arguments);
   void find_operands(Arguments arguments);
   // Whether the results get values, given whether the inputs are known.
   void choose();
+  bool take_late();
   void begin_sized(Arguments arguments);
   void collect_results(const torch::jit::Stack& stack);
   void fit_results(torch::jit::Stack& stack);
@@ -63,14 +65,18 @@ class Evaluation {
 
   const c10::OperatorHandle& op_;
   const OperatorTraits& traits_;
-  torch::jit::Stack kept_;  // the arguments, if they are needed after it
+  c10::SmallVector<c10::IValue, 8> kept_;  // the arguments, if they are needed after it
   int device_ = -1;
   void* stream_ = nullptr;
   bool nothing_to_do_ = false;
   bool answering_ = false;
-  bool takes_ = false;     // the job takes inputs in its first turn
-  bool is_given_ = false;  // and ends with its second one
+  bool takes_ = false;       // the job takes inputs in its first turn
+  bool takes_late_ = false;  // after the GPU's operator
+  bool is_given_ = false;    // and ends with its second one
   c10::intrusive_ptr<Job> job_;
 };
+
+// Makes what `empty` returned unknown, in the order of the current stream.
+void forget_unset(const at::Tensor& tensor);
 
 }  // namespace ferro::values

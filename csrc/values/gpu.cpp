@@ -18,6 +18,7 @@ void find(Function& function, const char* name) {
 Gpu found() {
   Gpu gpu{};
   find(gpu.in_order, "ferro_sim_in_order");
+  find(gpu.in_order_if_eager, "ferro_sim_in_order_if_eager");
   find(gpu.at_once, "ferro_sim_at_once");
   find(gpu.least_certainty, "ferro_sim_least_certainty");
   find(gpu.take_pieces, "ferro_sim_take_pieces");
@@ -31,9 +32,7 @@ Gpu found() {
   find(gpu.answer, "ferro_sim_answer");
   find(gpu.end_answer, "ferro_sim_end_answer");
   find(gpu.on_read_back, "ferro_sim_on_read_back");
-  find(gpu.in_operator, "ferro_sim_operator");
-  find(gpu.reads, "ferro_sim_reads");
-  find(gpu.transfers, "ferro_sim_transfers");
+  find(gpu.counts, "ferro_sim_counts");
   find(gpu.kernel, "ferro_sim_kernel");
   find(gpu.launch, "ferro_sim_launch");
   return gpu;

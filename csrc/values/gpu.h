@@ -9,6 +9,7 @@ namespace ferro::values {
 
 struct Gpu {
   decltype(&ferro_sim_in_order) in_order;
+  decltype(&ferro_sim_in_order_if_eager) in_order_if_eager;
   decltype(&ferro_sim_at_once) at_once;
   decltype(&ferro_sim_least_certainty) least_certainty;
   decltype(&ferro_sim_take_pieces) take_pieces;
@@ -22,9 +23,7 @@ struct Gpu {
   decltype(&ferro_sim_answer) answer;
   decltype(&ferro_sim_end_answer) end_answer;
   decltype(&ferro_sim_on_read_back) on_read_back;
-  decltype(&ferro_sim_operator) in_operator;
-  decltype(&ferro_sim_reads) reads;
-  decltype(&ferro_sim_transfers) transfers;
+  decltype(&ferro_sim_counts) counts;
   decltype(&ferro_sim_kernel) kernel;
   decltype(&ferro_sim_launch) launch;
 };

@@ -35,6 +35,14 @@ class HostOperator {
   HostOperator(const c10::OperatorHandle& op, const OperatorTraits& traits)
       : op_(op), traits_(&traits) {}
 
+  // For a call of another operator, after `clear(true)`.
+  void use_again(const c10::OperatorHandle& op, const OperatorTraits& traits) {
+    op_ = op;
+    traits_ = &traits;
+    seed_ = 0;
+    repeatable_seed_ = 0;
+  }
+
   // Both are called in the program's name. The first one, before the device's operator: random
   // numbers come from a host generator that is seeded by the present state of the device's
   // generator, so that equal states give equal numbers. The program's host generator is unchanged.

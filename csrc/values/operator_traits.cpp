@@ -146,6 +146,9 @@ Kind kind_of(string_view base, const c10::OperatorHandle& op, const OperatorTrai
       traits.written.empty() &&
       std::any_of(schema.returns().begin(), schema.returns().end(),
                   [](const c10::Argument& result) { return result.alias_info() != nullptr; });
+  if (view && base.starts_with("aten::")) {
+    return Kind::kView;
+  }
   // FSDP's operators call others, which are computed.
   if (view || is_one_of(base, kNothing) || base.starts_with("fsdp::")) {
     return Kind::kNothing;

@@ -15,7 +15,8 @@
 namespace ferro::values {
 
 enum class Kind : std::uint8_t {
-  kNothing,    // views, sizes, storages: computes no value
+  kView,       // returns a view
+  kNothing,    // sizes, storages: computes no value
   kReads,      // returns a value to the host
   kUnset,      // returns uninitialised memory
   kCopy,       // the driver moves the bytes, unless they are converted

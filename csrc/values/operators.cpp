@@ -9,12 +9,15 @@
 
 #include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty_native.h>
+#include <ATen/ops/empty_strided_native.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 namespace ferro::values {
@@ -34,8 +37,13 @@ void wrap_unseen();
 class InOperator {
  public:
   InOperator(const OperatorTraits& traits, const Stack& stack)
-      : traits_(traits), stack_(stack), outer_(innermost_), launched_before_(gpu().in_operator(1)) {
+      : traits_(traits),
+        stack_(stack),
+        outer_(innermost_),
+        counts_(*gpu().counts()),
+        launched_before_(counts_.launches) {
     innermost_ = this;
+    ++counts_.operators;
     if (outer_ != nullptr && outer_->is_opaque_ && has_size() &&
         outer_->own_launches(launched_before_) > 0) {
       outer_->read_result_ = true;
@@ -43,9 +51,9 @@ class InOperator {
   }
   ~InOperator() {
     innermost_ = outer_;
-    const std::uint64_t launched = gpu().in_operator(-1);
+    --counts_.operators;
     if (outer_ != nullptr) {
-      outer_->launched_within_ += launched - launched_before_;
+      outer_->launched_within_ += counts_.launches - launched_before_;
     }
     if (std::uncaught_exceptions() == exceptions_ && traits_.kind != Kind::kElsewhere) {
       for (const std::uint64_t number : failed_requests_) {
@@ -73,10 +81,12 @@ class InOperator {
   // What its own kernels compute is unknown: the sizes that it reads after them are too.
   void set_opaque() { is_opaque_ = true; }
   // Whether it launched kernels itself so far, and not only by other operators.
-  bool has_own_kernels() const {
-    const std::uint64_t launched = gpu().in_operator(0);
-    return own_launches(launched) > 0;
+  bool has_own_kernels() const { return own_launches(counts_.launches) > 0; }
+  // Copies of the thread to the host that ended, by their least certain byte.
+  std::uint64_t reads(ferro_sim_certainty least) const {
+    return std::atomic_ref(counts_.reads[least]).load(std::memory_order_relaxed);
   }
+  std::uint64_t transfers() const { return counts_.transfers; }
 
   // Whether the thread's innermost operator reads back the result of a kernel, and not an argument.
   static int reads_result(std::uint64_t address) {
@@ -112,6 +122,7 @@ class InOperator {
   const OperatorTraits& traits_;
   const Stack& stack_;
   InOperator* const outer_;
+  ferro_sim_thread_counts& counts_;
   const std::uint64_t launched_before_;
   std::uint64_t launched_within_ = 0;  // by operators within it
   const int exceptions_ = std::uncaught_exceptions();
@@ -160,7 +171,8 @@ class Wrapper : public c10::OperatorKernel {
       if (sparse_ != nullptr && computes.load(std::memory_order_relaxed)) {
         sparse_(*stack, [&] { kernel_.callBoxed(op, keys, stack); });
       } else if (!computable_ && computes.load(std::memory_order_relaxed) &&
-                 traits_.kind != Kind::kNothing && traits_.kind != Kind::kCopy) {
+                 traits_.kind != Kind::kNothing && traits_.kind != Kind::kCopy &&
+                 traits_.kind != Kind::kUnset) {
         inside.set_opaque();
         Evaluation evaluation(op, traits_);
         evaluation.begin_opaque(torch::jit::last(*stack, traits_.arguments));
@@ -172,16 +184,16 @@ class Wrapper : public c10::OperatorKernel {
                  traits_.kind == Kind::kNothing) {
         kernel_.callBoxed(op, keys, stack);
       } else if (traits_.kind == Kind::kReads || traits_.kind == Kind::kCopy) {
-        const std::uint64_t unknown = gpu().reads(FERRO_SIM_UNKNOWN);
-        const std::uint64_t drawn = gpu().reads(FERRO_SIM_DRAWN);
-        evaluate(op, keys, stack);
-        const bool read_unknown = gpu().reads(FERRO_SIM_UNKNOWN) != unknown;
-        if (read_unknown || gpu().reads(FERRO_SIM_DRAWN) != drawn) {
+        const std::uint64_t unknown = inside.reads(FERRO_SIM_UNKNOWN);
+        const std::uint64_t drawn = inside.reads(FERRO_SIM_DRAWN);
+        evaluate(op, keys, stack, inside);
+        const bool read_unknown = inside.reads(FERRO_SIM_UNKNOWN) != unknown;
+        if (read_unknown || inside.reads(FERRO_SIM_DRAWN) != drawn) {
           const Learned learned = learned_from(*stack);
           note_read(traits_.name, read_unknown ? learned : std::min(learned, Learned::kDrawn));
         }
       } else {
-        evaluate(op, keys, stack);
+        evaluate(op, keys, stack, inside);
       }
     } catch (const std::exception& error) {
       note_failure(traits_.name, error.what());
@@ -202,7 +214,8 @@ class Wrapper : public c10::OperatorKernel {
     return is_float ? Learned::kFloat : Learned::kInteger;
   }
 
-  void evaluate(const OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  void evaluate(const OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack,
+                const InOperator& inside) {
     if (traits_.kind == Kind::kReads) {
       kernel_.callBoxed(op, keys, stack);
       return;
@@ -210,9 +223,9 @@ class Wrapper : public c10::OperatorKernel {
     Evaluation evaluation(op, traits_);
     evaluation.begin(torch::jit::last(*stack, traits_.arguments));
     const bool transfer = traits_.kind == Kind::kTransfer;
-    const std::uint64_t before = transfer ? gpu().transfers() : 0;
+    const std::uint64_t before = inside.transfers();
     kernel_.callBoxed(op, keys, stack);
-    if (!transfer || gpu().transfers() == before) {
+    if (!transfer || inside.transfers() == before) {
       evaluation.end(*stack);
     }
   }
@@ -260,6 +273,43 @@ bool has_kernel(const OperatorHandle& op, DispatchKey key) {
 constexpr DispatchKey kKeys[] = {DispatchKey::CUDA, DispatchKey::SparseCUDA,
                                  DispatchKey::SparseCsrCUDA};
 
+// Calls PyTorch's function, and makes its result unknown memory. Without the stack of a boxed kernel,
+// which takes longer.
+template <auto function, typename... Arguments>
+class Unset : public c10::OperatorKernel {
+ public:
+  at::Tensor operator()(Arguments... arguments) {
+    at::Tensor result = function(arguments...);
+    if (computes.load(std::memory_order_relaxed)) {
+      forget_unset(result);
+    }
+    return result;
+  }
+};
+using Empty = Unset<&at::native::empty_cuda, at::IntArrayRef, std::optional<at::ScalarType>,
+                    std::optional<at::Layout>, std::optional<at::Device>, std::optional<bool>,
+                    std::optional<at::MemoryFormat>>;
+using EmptyStrided = Unset<&at::native::empty_strided_cuda, at::IntArrayRef, at::IntArrayRef,
+                           std::optional<at::ScalarType>, std::optional<at::Layout>,
+                           std::optional<at::Device>, std::optional<bool>>;
+
+// None: the operator's own kernel stays.
+std::optional<c10::KernelFunction> wrapped_kernel(const OperatorHandle& op, DispatchKey key) {
+  using c10::KernelFunction;
+  OperatorTraits traits = traits_of(op);
+  if (traits.kind == Kind::kView) {
+    return std::nullopt;
+  }
+  if (traits.kind == Kind::kUnset && key == DispatchKey::CUDA) {
+    return traits.name == "aten::empty_strided"
+               ? KernelFunction::makeFromUnboxedFunctor<false, EmptyStrided>(
+                     std::make_unique<EmptyStrided>())
+               : KernelFunction::makeFromUnboxedFunctor<false, Empty>(std::make_unique<Empty>());
+  }
+  return KernelFunction::makeFromBoxedFunctor(
+      std::make_unique<Wrapper>(op.getComputedKernelForDispatchKey(key), std::move(traits), key));
+}
+
 class Silent : public c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
@@ -282,11 +332,12 @@ void wrap_unseen() {
       if (!op || !has_kernel(*op, key)) {
         continue;
       }
-      auto wrapper =
-          std::make_unique<Wrapper>(op->getComputedKernelForDispatchKey(key), traits_of(*op), key);
-      auto handle = dispatcher.registerImpl(
-          name, key, c10::KernelFunction::makeFromBoxedFunctor(std::move(wrapper)), std::nullopt,
-          nullptr, "values of the simulated GPU");
+      std::optional<c10::KernelFunction> kernel = wrapped_kernel(*op, key);
+      if (!kernel) {
+        continue;
+      }
+      auto handle = dispatcher.registerImpl(name, key, *std::move(kernel), std::nullopt, nullptr,
+                                            "values of the simulated GPU");
       const std::lock_guard lock(w.mutex);
       w.handles.push_back(std::move(handle));
     }

@@ -114,8 +114,9 @@ CUresult launch_kernel(Machine& machine, CUfunction function, CUstream stream, c
   if (grid.empty() || block.empty() || block.x * block.y * block.z > 1024) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  ++machine.thread().launches;
-  if (machine.thread().operators == 0) {
+  ferro_sim_thread_counts& thread = *Machine::counts();
+  ++thread.launches;
+  if (thread.operators == 0) {
     if (const auto* known = machine.modules().find_function(function)) {
       machine.note_kernel(known->name);
     }

@@ -3,6 +3,7 @@
 #include "sim/machine/perform.h"
 
 #include <array>
+#include <atomic>
 #include <cstring>
 
 namespace ferro::sim {
@@ -24,9 +25,9 @@ int (*is_read_back)(std::uint64_t address) = nullptr;
 void answer(Machine& machine, Copy& copy) {
   const ThreadState& thread = machine.thread();
   std::array<std::uint64_t, 2> delivered = {};
-  if ((thread.answers.empty() && thread.operators == 0) || copy.width > sizeof delivered ||
-      copy.height != 1 || !machine.space().is_reserved(copy.from) ||
-      machine.space().is_reserved(copy.to)) {
+  if ((thread.answers.empty() && Machine::counts()->operators == 0) ||
+      copy.width > sizeof delivered || copy.height != 1 ||
+      !machine.space().is_reserved(copy.from) || machine.space().is_reserved(copy.to)) {
     return;
   }
   if (!thread.answers.empty()) {
@@ -34,7 +35,8 @@ void answer(Machine& machine, Copy& copy) {
     delivered = copy.width > sizeof value ? std::array<std::uint64_t, 2>{1, value}
                                           : std::array<std::uint64_t, 2>{value, 0};
   } else if (is_read_back != nullptr && is_read_back(copy.from) == 1) {
-    ++(*thread.reads)[FERRO_SIM_UNKNOWN];
+    std::atomic_ref(Machine::counts()->reads[FERRO_SIM_UNKNOWN])
+        .fetch_add(1, std::memory_order_relaxed);
   } else {
     return;
   }
@@ -124,7 +126,7 @@ CUresult enqueue_copy(Machine& machine, CUstream handle, Copy copy) {
   const bool wait = pageable_target || (pageable_source && copy.width * copy.height > kStagedBytes);
   if (stream != nullptr && stream->capture == nullptr && machine.space().is_reserved(copy.from) &&
       !machine.space().is_reserved(copy.to)) {
-    copy.reads = machine.thread().reads;
+    copy.thread = Machine::counts();
   }
   const CUresult result = enqueue(machine, handle, CU_GRAPH_NODE_TYPE_MEMCPY, std::move(copy));
   if (result == CUDA_SUCCESS && wait) {

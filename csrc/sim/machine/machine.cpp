@@ -48,6 +48,8 @@ Process& process() {
 struct ThreadSlot {
   std::uint64_t generation = 0;
   ThreadState state;
+  const std::shared_ptr<ferro_sim_thread_counts> counts =
+      std::make_shared<ferro_sim_thread_counts>();
 };
 
 // Null before the thread's first call, and after its thread-local objects were destroyed. Static
@@ -175,6 +177,8 @@ ThreadState& Machine::thread() {
   }
   return slot.state;
 }
+
+const std::shared_ptr<ferro_sim_thread_counts>& Machine::counts() { return own_slot().counts; }
 
 Context* Machine::current_context() {
   const ThreadState& state = thread();

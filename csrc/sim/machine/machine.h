@@ -9,6 +9,7 @@
 #include "sim/graphs/graph.h"
 #include "sim/instruments/counters.h"
 #include "sim/instruments/faults.h"
+#include "sim/instruments/thread_counts.h"
 #include "sim/machine/modules.h"
 #include "sim/memory/address_space.h"
 #include "sim/memory/allocations.h"
@@ -48,13 +49,6 @@ struct ThreadState {
   // The last one is what small copies to the host deliver in place of the device's bytes: see
   // ferro_sim_answer.
   std::vector<std::uint64_t> answers;
-  // Copies to the host that the thread submitted and that ran, by their least certain byte.
-  std::shared_ptr<ReadCounts> reads = std::make_shared<ReadCounts>();
-  // The number of library operations that reported which of their results are known.
-  std::uint64_t transfers = 0;
-  // The nesting depth of operators: see ferro_sim_operator.
-  int operators = 0;
-  std::uint64_t launches = 0;  // of kernels
   // The end of the last call in `processor_time`, if the machine measures it.
   std::optional<double> last_call_ended;
 };
@@ -104,6 +98,8 @@ class Machine {
 
   // This thread's state; fresh for every machine.
   ThreadState& thread();
+  // Those of the calling thread, which it may use without the lock.
+  static const std::shared_ptr<ferro_sim_thread_counts>& counts();
   // Null when the thread has none.
   Context* current_context();
   // Null for an unknown handle; 0, CU_STREAM_LEGACY and CU_STREAM_PER_THREAD mean streams of the

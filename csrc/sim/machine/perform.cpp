@@ -5,6 +5,7 @@
 #include "sim/memory/origins.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <optional>
 
@@ -107,8 +108,8 @@ bool do_copy(Machine& machine, const Copy& copy, int device) {
     }
     copy_row(to, from, copy.width);
   }
-  if (read && copy.reads != nullptr) {
-    ++(*copy.reads)[*read];
+  if (read && copy.thread != nullptr) {
+    std::atomic_ref(copy.thread->reads[*read]).fetch_add(1, std::memory_order_relaxed);
   }
   return true;
 }

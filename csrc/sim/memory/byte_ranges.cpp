@@ -19,19 +19,26 @@ void ByteRanges::add(std::uint64_t begin, std::size_t bytes) {
     return;
   }
   std::uint64_t end = begin + bytes;
+  if (is_in_last(begin, end)) {
+    return;
+  }
   auto at = ends_.upper_bound(begin);
   if (at != ends_.begin() && std::prev(at)->second >= begin) {
     --at;
+    begin = at->first;
     if (at->second >= end) {
+      last_begin_ = begin;
+      last_end_ = at->second;
       return;
     }
-    begin = at->first;
   }
   while (at != ends_.end() && at->first <= end) {
     end = std::max(end, at->second);
     at = ends_.erase(at);
   }
   ends_.emplace_hint(at, begin, end);
+  last_begin_ = begin;
+  last_end_ = end;
 }
 
 void ByteRanges::remove(std::uint64_t begin, std::size_t bytes) {
@@ -39,6 +46,9 @@ void ByteRanges::remove(std::uint64_t begin, std::size_t bytes) {
     return;
   }
   const std::uint64_t end = begin + bytes;
+  if (begin < last_end_ && end > last_begin_) {
+    last_begin_ = last_end_ = 0;
+  }
   auto at = first_ending_after(begin);
   while (at != ends_.end() && at->first < end) {
     const auto [first, last] = *at;
@@ -54,8 +64,20 @@ void ByteRanges::remove(std::uint64_t begin, std::size_t bytes) {
 }
 
 bool ByteRanges::overlaps(std::uint64_t begin, std::size_t bytes) const {
+  if (bytes == 0 || ends_.empty()) {
+    return false;
+  }
+  const std::uint64_t end = begin + bytes;
+  if (begin < last_end_ && end > last_begin_) {
+    return true;
+  }
   const auto at = first_ending_after(begin);
-  return at != ends_.end() && at->first < begin + bytes && bytes > 0;
+  if (at == ends_.end() || at->first >= end) {
+    return false;
+  }
+  last_begin_ = at->first;
+  last_end_ = at->second;
+  return true;
 }
 
 void ByteRanges::copy(std::uint64_t to, const ByteRanges& source, std::uint64_t from,

@@ -38,7 +38,14 @@ class ByteRanges {
   // The first range that ends after `begin`.
   Ends::const_iterator first_ending_after(std::uint64_t begin) const;
 
+  bool is_in_last(std::uint64_t begin, std::uint64_t end) const {
+    return begin >= last_begin_ && end <= last_end_;
+  }
+
   Ends ends_;  // by begin
+  // A part of the set, the last one that was found: the same range is asked for again and again.
+  mutable std::uint64_t last_begin_ = 0;
+  mutable std::uint64_t last_end_ = 0;
 };
 
 }  // namespace ferro::sim

@@ -44,26 +44,66 @@ void ContentsRanges::set(std::uint64_t begin, std::size_t bytes, ContentsRef con
                          std::size_t offset) {
   const std::uint64_t end = begin + bytes;
   auto next = ranges_.lower_bound(begin);
-  if (next != ranges_.end() && next->first == begin && next->second.end == end) {
-    next->second.offset = offset;
-    // The old contents are destroyed when the ranges are consistent.
-    std::swap(next->second.contents, contents);
-    return;
-  }
-  const bool meets_next = next != ranges_.end() && next->first < end;
-  if (meets_next || (next != ranges_.begin() && std::prev(next)->second.end > begin)) {
-    remove(begin, bytes);
-    next = ranges_.lower_bound(begin);
-  }
   if (next != ranges_.begin()) {
     auto& [first, before] = *std::prev(next);
-    if (before.end == begin && before.contents.get() == contents.get() &&
-        (contents.is_zeros() || before.offset + (begin - first) == offset)) {
+    const bool continues = before.contents.get() == contents.get() &&
+                           (contents.is_zeros() || before.offset + (begin - first) == offset);
+    if (before.end > begin) {
+      next = cut_end(std::prev(next), begin, end);
+    }
+    if (before.end == begin && continues) {
+      next = remove_from(next, end);
       before.end = end;
       return;
     }
   }
-  ranges_.emplace_hint(next, begin, Range{end, std::move(contents), offset});
+  if (next == ranges_.end() || next->first >= end) {
+    ranges_.emplace_hint(next, begin, Range{end, std::move(contents), offset});
+    return;
+  }
+  // The first range that meets this one becomes this one, with its memory.
+  auto own = next++;
+  if (own->second.end > end) {
+    next = ranges_.emplace_hint(next, end, own->second);
+    next->second.offset += static_cast<std::size_t>(end - own->first);
+  }
+  if (own->first != begin) {
+    auto node = ranges_.extract(own);
+    node.key() = begin;
+    own = ranges_.insert(next, std::move(node));
+  }
+  own->second.end = end;
+  own->second.offset = offset;
+  // The old contents are destroyed when the ranges are consistent.
+  std::swap(own->second.contents, contents);
+  remove_from(next, end);
+}
+
+// Ends the range at `begin`; what it has behind `end` becomes another one. Returns the next range.
+ContentsRanges::Ranges::iterator ContentsRanges::cut_end(Ranges::iterator at, std::uint64_t begin,
+                                                         std::uint64_t end) {
+  auto& [first, range] = *at++;
+  if (range.end > end) {
+    at = ranges_.emplace_hint(at, end, range);
+    at->second.offset += static_cast<std::size_t>(end - first);
+  }
+  range.end = begin;
+  return at;
+}
+
+// Removes what ranges from `at` on have before `end`. Returns the first range behind it.
+ContentsRanges::Ranges::iterator ContentsRanges::remove_from(Ranges::iterator at,
+                                                             std::uint64_t end) {
+  while (at != ranges_.end() && at->first < end) {
+    if (at->second.end > end) {
+      at->second.offset += static_cast<std::size_t>(end - at->first);
+      auto node = ranges_.extract(at++);
+      node.key() = end;
+      return ranges_.insert(at, std::move(node));
+    }
+    at = ranges_.erase(at);
+  }
+  return at;
 }
 
 void ContentsRanges::remove(std::uint64_t begin, std::size_t bytes) {
@@ -71,24 +111,11 @@ void ContentsRanges::remove(std::uint64_t begin, std::size_t bytes) {
     return;
   }
   const std::uint64_t end = begin + bytes;
-  auto at = ranges_.upper_bound(begin);
-  if (at != ranges_.begin() && std::prev(at)->second.end > begin) {
-    --at;
+  auto next = ranges_.lower_bound(begin);
+  if (next != ranges_.begin() && std::prev(next)->second.end > begin) {
+    next = cut_end(std::prev(next), begin, end);
   }
-  while (at != ranges_.end() && at->first < end) {
-    const std::uint64_t first = at->first;
-    // Kept until the ranges are consistent again: a destructor may run.
-    Range old = std::move(at->second);
-    at = ranges_.erase(at);
-    if (first < begin) {
-      ranges_.emplace_hint(at, first, Range{begin, old.contents, old.offset});
-    }
-    if (old.end > end) {
-      const std::size_t skipped = static_cast<std::size_t>(end - first);
-      at = ranges_.emplace_hint(at, end, Range{old.end, old.contents, old.offset + skipped});
-      break;
-    }
-  }
+  remove_from(next, end);
 }
 
 }  // namespace ferro::sim

@@ -96,6 +96,8 @@ class ContentsRanges {
 
  private:
   using Ranges = std::map<std::uint64_t, Range>;
+  Ranges::iterator cut_end(Ranges::iterator at, std::uint64_t begin, std::uint64_t end);
+  Ranges::iterator remove_from(Ranges::iterator at, std::uint64_t end);
   // The first range that ends after `begin`.
   Ranges::const_iterator first_ending_after(std::uint64_t begin) const;
 

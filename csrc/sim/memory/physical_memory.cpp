@@ -319,6 +319,18 @@ void PhysicalMemory::take_pieces(std::size_t offset, std::size_t bytes,
 
 void PhysicalMemory::list_origins(std::size_t offset, std::size_t bytes, std::size_t most,
                                   std::vector<ferro_sim_origin_piece>& pieces) {
+  const std::size_t before = pieces.size();
+  bool any_plain = false;
+  origins_.for_each_part(
+      offset, bytes,
+      [&](std::size_t, std::size_t part, const ContentsRef& origin, std::size_t skipped) {
+        pieces.push_back({origin.get()->origin, skipped, part});
+      },
+      [&](std::size_t, std::size_t) { any_plain = true; }, most);
+  if (!any_plain) {
+    return;
+  }
+  pieces.resize(before);
   struct Part {
     std::size_t at;
     std::size_t bytes;

@@ -4,11 +4,11 @@
 // queued becomes an illegal address, and the work accesses the pages that are mapped when it runs.
 #pragma once
 
+#include "sim/instruments/thread_counts.h"
 #include "sim/memory/contents.h"
 
 #include <cuda.h>
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -27,9 +27,6 @@ struct Marker {};
 // are.
 struct Point {};
 
-// Numbers of copies to the host, by their least certain byte.
-using ReadCounts = std::array<std::uint64_t, FERRO_SIM_KNOWN + 1>;
-
 // Rows of `width` bytes; one row unless `height` says otherwise. Each side is a device address or a
 // host address, which is decided when the copy is submitted: addresses that are released later do
 // not become host memory. A staged source was copied out of pageable memory when the call was made.
@@ -47,8 +44,8 @@ struct Copy {
   bool peers = false;
   // The host memory of the copy, if any, is not page-locked.
   bool pageable = false;
-  // Those of the submitting thread, which counts the copy if it is one to the host. None in graphs.
-  std::shared_ptr<ReadCounts> reads = nullptr;
+  // The submitting thread, which counts the copy if it is one to the host. None in graphs.
+  std::shared_ptr<ferro_sim_thread_counts> thread = nullptr;
 };
 
 // Rows of `width` elements of `element` bytes (1, 2, 4 or 8).

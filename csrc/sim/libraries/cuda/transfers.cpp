@@ -121,5 +121,5 @@ FERRO_SIM_TRANSFERS int ferro_sim_put(std::uint64_t address, const void* source,
 
 FERRO_SIM_TRANSFERS void ferro_sim_note_transfer() {
   const std::lock_guard guard(Machine::lock());
-  ++Machine::current().thread().transfers;
+  ++Machine::counts()->transfers;
 }

@@ -168,14 +168,14 @@ TEST_P(SimValues, UnknownBytesAreCarriedByCopiesAndCuredByWriting) {
   EXPECT_EQ(cuMemcpyDtoHAsync(host.data(), other_, 4, stream_), CUDA_SUCCESS);
   EXPECT_EQ(cuStreamSynchronize(stream_), CUDA_SUCCESS);
   EXPECT_EQ(copy.certainty, FERRO_SIM_UNKNOWN);
-  EXPECT_EQ(ferro_sim_reads(FERRO_SIM_UNKNOWN), 0U);
+  EXPECT_EQ(ferro_sim_counts()->reads[FERRO_SIM_UNKNOWN], 0U);
   EXPECT_EQ(cuMemcpyDtoHAsync(host.data(), other_, 8, stream_), CUDA_SUCCESS);
   EXPECT_EQ(cuStreamSynchronize(stream_), CUDA_SUCCESS);
-  EXPECT_EQ(ferro_sim_reads(FERRO_SIM_UNKNOWN), 1U);
+  EXPECT_EQ(ferro_sim_counts()->reads[FERRO_SIM_UNKNOWN], 1U);
   EXPECT_EQ(cuMemcpyHtoDAsync(other_ + 4, host.data(), 4, stream_), CUDA_SUCCESS);
   EXPECT_EQ(cuMemcpyDtoHAsync(host.data(), other_, sizeof host, stream_), CUDA_SUCCESS);
   EXPECT_EQ(cuStreamSynchronize(stream_), CUDA_SUCCESS);
-  EXPECT_EQ(ferro_sim_reads(FERRO_SIM_UNKNOWN), 1U);
+  EXPECT_EQ(ferro_sim_counts()->reads[FERRO_SIM_UNKNOWN], 1U);
 }
 
 TEST_P(SimValues, ReadsOfDrawnBytesAreThoseWithoutUnknownBytes) {
@@ -186,12 +186,12 @@ TEST_P(SimValues, ReadsOfDrawnBytesAreThoseWithoutUnknownBytes) {
   EXPECT_EQ(cuMemcpyDtoDAsync(other_, at_, sizeof host, stream_), CUDA_SUCCESS);
   EXPECT_EQ(cuMemcpyDtoHAsync(host.data(), other_ + 8, 8, stream_), CUDA_SUCCESS);
   EXPECT_EQ(cuStreamSynchronize(stream_), CUDA_SUCCESS);
-  EXPECT_EQ(ferro_sim_reads(FERRO_SIM_UNKNOWN), 0U);
-  EXPECT_EQ(ferro_sim_reads(FERRO_SIM_DRAWN), 1U);
+  EXPECT_EQ(ferro_sim_counts()->reads[FERRO_SIM_UNKNOWN], 0U);
+  EXPECT_EQ(ferro_sim_counts()->reads[FERRO_SIM_DRAWN], 1U);
   EXPECT_EQ(cuMemcpyDtoHAsync(host.data(), other_, sizeof host, stream_), CUDA_SUCCESS);
   EXPECT_EQ(cuStreamSynchronize(stream_), CUDA_SUCCESS);
-  EXPECT_EQ(ferro_sim_reads(FERRO_SIM_UNKNOWN), 1U);
-  EXPECT_EQ(ferro_sim_reads(FERRO_SIM_DRAWN), 1U);
+  EXPECT_EQ(ferro_sim_counts()->reads[FERRO_SIM_UNKNOWN], 1U);
+  EXPECT_EQ(ferro_sim_counts()->reads[FERRO_SIM_DRAWN], 1U);
 }
 
 TEST_P(SimValues, AnAnswerReachesSmallCopiesToTheHostOnly) {
@@ -241,9 +241,9 @@ TEST_P(SimValues, ResultsOfKernelsThatOperatorsReadBackAreUnknownZeros) {
   };
   EXPECT_EQ(cuMemsetD32Async(at_, 9, kWords, stream_), CUDA_SUCCESS);
   EXPECT_EQ(read(at_), 9U);
-  ferro_sim_operator(1);
+  ++ferro_sim_counts()->operators;
   EXPECT_EQ(read(at_), 0U);
-  EXPECT_EQ(ferro_sim_reads(FERRO_SIM_UNKNOWN), 1U);
+  EXPECT_EQ(ferro_sim_counts()->reads[FERRO_SIM_UNKNOWN], 1U);
   EXPECT_EQ(read(at_ + 4), 9U);
   ferro_sim_answer(5);
   EXPECT_EQ(read(at_), 5U);
@@ -252,8 +252,8 @@ TEST_P(SimValues, ResultsOfKernelsThatOperatorsReadBackAreUnknownZeros) {
   EXPECT_EQ(cuMemcpyDtoHAsync(large.data(), at_, sizeof large, stream_), CUDA_SUCCESS);
   EXPECT_EQ(cuStreamSynchronize(stream_), CUDA_SUCCESS);
   EXPECT_EQ(large[0], 9U);
-  ferro_sim_operator(-1);
-  EXPECT_EQ(ferro_sim_reads(FERRO_SIM_UNKNOWN), 1U);
+  --ferro_sim_counts()->operators;
+  EXPECT_EQ(ferro_sim_counts()->reads[FERRO_SIM_UNKNOWN], 1U);
   ferro_sim_on_read_back(nullptr);
 }
 
