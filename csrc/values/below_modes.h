@@ -5,6 +5,8 @@
 #include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <optional>
+
 namespace ferro::values {
 
 class BelowModes {
@@ -15,6 +17,9 @@ class BelowModes {
     plain.excluded_ = c10::autograd_dispatch_keyset_with_ADInplaceOrView |
                       c10::autocast_dispatch_keyset | c10::functorch_transforms_ks | c10::python_ks;
     c10::impl::_force_tls_local_dispatch_key_set(plain);
+    if (at::hasCallbacks()) {
+      unrecorded_.emplace();
+    }
   }
   ~BelowModes() { c10::impl::_force_tls_local_dispatch_key_set(saved_); }
   BelowModes(const BelowModes&) = delete;
@@ -22,7 +27,8 @@ class BelowModes {
 
  private:
   const c10::impl::LocalDispatchKeySet saved_;
-  const at::DisableRecordFunctionGuard unrecorded_;
+  // Without callbacks nothing is recorded, and the guard takes longer than a small operator.
+  std::optional<at::DisableRecordFunctionGuard> unrecorded_;
 };
 
 }  // namespace ferro::values

@@ -42,7 +42,7 @@ class Orders {
   const std::vector<std::uint32_t>& whole(std::uint64_t seed) {
     state_ = seed * 0xd1342543de82ef95;
     shuffle(extent_, false);
-    whole_ = order_;
+    whole_.assign(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(extent_));
     restore();
     return whole_;
   }
@@ -63,9 +63,8 @@ class Orders {
   // Draws the ranks from both ends alternately, as many as are needed for `wanted` at one end. So
   // the largest and the smallest numbers are cheap to draw, and do not depend on `wanted`.
   void shuffle(std::uint64_t wanted, bool ascending) {
-    if (order_.empty()) {
-      order_.resize(extent_);
-      std::iota(order_.begin(), order_.end(), 0);
+    while (order_.size() < extent_) {
+      order_.push_back(static_cast<std::uint32_t>(order_.size()));
     }
     std::uint64_t begin = 0;
     std::uint64_t end = extent_;
@@ -107,7 +106,8 @@ class Orders {
 
   const std::uint64_t extent_;
   std::uint64_t state_ = 0;
-  std::vector<std::uint32_t> order_;
+  // Between calls each position is at its own place: most draws need few of many.
+  static inline std::vector<std::uint32_t> order_;
   std::vector<std::uint32_t> whole_;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> exchanged_;
 };

@@ -411,7 +411,7 @@ bool Evaluation::is_moved_by_driver(Arguments arguments) {
   if (!arguments[0].isTensor()) {
     return false;
   }
-  std::vector<const at::Tensor*> tensors;
+  c10::SmallVector<const at::Tensor*, 2> tensors;
   for (const c10::IValue& argument : arguments) {
     for_each_tensor(argument,
                     [&](const at::Tensor& tensor, std::size_t) { tensors.push_back(&tensor); });

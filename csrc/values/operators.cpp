@@ -297,7 +297,8 @@ using EmptyStrided = Unset<&at::native::empty_strided_cuda, at::IntArrayRef, at:
 std::optional<c10::KernelFunction> wrapped_kernel(const OperatorHandle& op, DispatchKey key) {
   using c10::KernelFunction;
   OperatorTraits traits = traits_of(op);
-  if (traits.kind == Kind::kView) {
+  const bool calls_another = traits.name == "aten::zero_" && key == DispatchKey::CUDA;  // fill_
+  if (traits.kind == Kind::kView || calls_another) {
     return std::nullopt;
   }
   if (traits.kind == Kind::kUnset && key == DispatchKey::CUDA) {

@@ -79,6 +79,12 @@ void ContentsRanges::set(std::uint64_t begin, std::size_t bytes, ContentsRef con
   remove_from(next, end);
 }
 
+bool ContentsRanges::holds_zeros(std::uint64_t begin, std::size_t bytes) const {
+  const auto at = first_ending_after(begin);
+  return at != ranges_.end() && at->first <= begin && at->second.end >= begin + bytes &&
+         at->second.contents.is_zeros();
+}
+
 // Ends the range at `begin`; what it has behind `end` becomes another one. Returns the next range.
 ContentsRanges::Ranges::iterator ContentsRanges::cut_end(Ranges::iterator at, std::uint64_t begin,
                                                          std::uint64_t end) {

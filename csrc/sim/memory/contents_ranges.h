@@ -67,6 +67,8 @@ class ContentsRanges {
   // in the same contents.
   void set(std::uint64_t begin, std::size_t bytes, ContentsRef contents, std::size_t offset);
   void remove(std::uint64_t begin, std::size_t bytes);
+  // Does one range without contents cover all of it?
+  bool holds_zeros(std::uint64_t begin, std::size_t bytes) const;
 
   // Calls `held(begin, bytes, contents, offset)` for each part of the range that holds contents and
   // `plain(begin, bytes)` for each other part, in order. Neither changes the ranges. Ends before the

@@ -535,6 +535,9 @@ void PhysicalMemory::forget(std::size_t offset, std::size_t bytes, bool keep, Co
 }
 
 void PhysicalMemory::discard_contents(std::size_t offset, std::size_t bytes) {
+  if (contents_.holds_zeros(offset, bytes)) {
+    return;
+  }
   contents_.remove(offset, bytes);
   for_each_piece(offset, bytes, [this](std::size_t at, std::size_t piece) {
     if (!backed_ || piece < kClearByPages || piece == kChunk) {

@@ -137,6 +137,7 @@ class SimValues : public ::testing::TestWithParam<const char*> {
     EXPECT_EQ(cuMemAlloc(&at_, sizeof(Words)), CUDA_SUCCESS);
     EXPECT_EQ(cuMemAlloc(&other_, sizeof(Words)), CUDA_SUCCESS);
     EXPECT_EQ(cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    *ferro_sim_counts() = {};  // of the process: other tests ran in this thread
   }
   ~SimValues() override { ferro_sim_stop(); }
 
