@@ -11,7 +11,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from ferro_alloc.sim import _library
+from ferro_alloc.sim import _library, _triton_hook
 
 
 def adjust_torch(torch: ModuleType, values: bool) -> None:
@@ -26,6 +26,7 @@ def adjust_torch(torch: ModuleType, values: bool) -> None:
     import_module("ferro_alloc.sim._values").install(compute=values)
     if values:
         _allocate_by_operator(torch)
+        _triton_hook.install(torch)
 
 
 def _allocate_by_operator(torch: Any) -> None:

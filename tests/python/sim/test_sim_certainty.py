@@ -250,6 +250,105 @@ def test_what_a_compiled_program_computes_in_reused_memory_is_unknown(simulate: 
     assert learned(result) == {"train.py:8": "size"}
 
 
+IN_PLACE = """\
+import torch
+count = torch.zeros(1 << 10, dtype=torch.long, device="cuda")
+def add(count):
+    count.add_(1)
+{launch}
+print(count.sum().item())
+"""
+COMPILED_ADD = "torch.compile(add)(count)"
+CAPTURED_ADD = """\
+add = torch.compile(add)
+add(count.clone())
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    add(count)
+count.zero_()
+graph.replay()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("launch", "line"), [(COMPILED_ADD, 6), (CAPTURED_ADD, 13)])
+def test_what_a_compiled_program_writes_in_place_is_unknown(
+    simulate: Simulate, launch: str, line: int
+) -> None:
+    done, result = simulate(IN_PLACE.format(launch=launch))
+    assert (done.returncode, done.stdout) == (13, "0\n"), done.stderr
+    assert learned(result) == {f"train.py:{line}": "integer"}
+
+
+COMPILED_CHOICES = """\
+import torch
+choose = torch.compile(lambda numbers: numbers * 2)
+weights = torch.randn(2048, 2048, device="cuda")
+unknown = weights @ weights
+first, again, other = (choose(numbers).argmax(1) for numbers in (unknown, unknown, unknown + 1))
+print((first == again).all().item(), (first == other).all().item())
+"""
+
+
+@pytest.mark.long
+def test_compiled_programs_choose_by_what_they_read(simulate: Simulate) -> None:
+    done, _ = simulate(COMPILED_CHOICES)
+    assert (done.returncode, done.stdout) == (13, "True False\n"), done.stderr
+
+
+TRITON = """\
+import torch
+import triton
+import triton.language as tl
+{decorator}
+@triton.jit
+def add_one(source, target, {more}count, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(target + at, tl.load(source + at, mask=at < count) + 1, mask=at < count)
+source, target = (torch.ones(1000, dtype=torch.long, device="cuda") for _ in range(2))
+{launch}
+print(source.sum().item())
+print(target.sum().item())
+"""
+LAUNCH = "add_one[(1,)](source, target, {more}1000, {block})"
+COMPILED_LAUNCH = f"""\
+@torch.compile
+def run(source, target):
+    {LAUNCH.format(more="", block="BLOCK=1024")}
+run(source, target)
+"""
+TUNED = (
+    "@triton.autotune([triton.Config({'BLOCK': 512}), triton.Config({'BLOCK': 1024})], ['count'])"
+)
+
+
+@pytest.mark.parametrize(
+    ("decorator", "launch"),
+    [
+        ("", LAUNCH.format(more="", block="BLOCK=1024")),
+        pytest.param(TUNED, LAUNCH.format(more="", block=""), marks=pytest.mark.long),
+        pytest.param("", COMPILED_LAUNCH, marks=pytest.mark.long),
+    ],
+)
+def test_what_a_triton_kernel_writes_is_unknown(
+    simulate: Simulate, decorator: str, launch: str
+) -> None:
+    program = TRITON.format(decorator=decorator, more="", launch=launch)
+    done, result = simulate(program)
+    assert (done.returncode, done.stdout) == (13, "1000\n1000\n"), done.stderr
+    last = len(program.splitlines())
+    assert learned(result) == {f"train.py:{last}": "integer"}
+
+
+def test_all_arguments_of_an_unusual_triton_kernel_are_unknown(simulate: Simulate) -> None:
+    launch = LAUNCH.format(more="(source, target), ", block="BLOCK=1024")
+    program = TRITON.format(decorator="", more="both, ", launch=launch)
+    done, result = simulate(program)
+    assert (done.returncode, done.stdout) == (13, "1000\n1000\n"), done.stderr
+    last = len(program.splitlines())
+    assert learned(result) == {f"train.py:{line}": "integer" for line in (last - 1, last)}
+
+
 def test_a_run_without_values_records_no_reads(simulate: Simulate) -> None:
     done, result = simulate(MASKS, "--no-values")
     assert done.returncode == 13
