@@ -166,6 +166,11 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
       host.take_operands(std::move(operands));
       recipe = std::make_shared<Recipe>(std::move(host));
     }
+    if (traits->zeroes_unknown) {
+      for (Result& result : results) {
+        result.keeps = result.slot.layout.certainty() != FERRO_SIM_UNKNOWN;
+      }
+    }
     for (const Result& result : results) {
       if (!has_values || !give_value(result, recipe)) {
         result.slot.layout.forget(result.keeps, origin_of(result.slot));

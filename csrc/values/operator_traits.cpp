@@ -206,6 +206,7 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
   traits.computable = traits.kind != Kind::kElsewhere && traits.kind != Kind::kTransfer &&
                       op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
   traits.sizes_columns = is_one_of(base, kOfColumns);
+  traits.zeroes_unknown = base == "ferro_sim::launch";
   traits.searches = base == "aten::mode";
   traits.tests = is_one_of(base, kTests);
   traits.tests_equality = traits.arguments == 2 && !op.operator_name().overload_name.empty() &&

@@ -60,6 +60,9 @@ struct OperatorTraits {
   bool tests_nan = false;
   // Of the last result.
   std::optional<Positions> positions;
+  // Zeros arguments that were unknown before it, instead of keeping their contents: what the program
+  // reads next is the kernel's result.
+  bool zeroes_unknown = false;
   // A hash of the name.
   std::uint64_t hash = 0;
   // Places of statistics that a normalization updates and does not depend on.
