@@ -24,6 +24,9 @@ struct Notes {
   std::vector<std::pair<std::uint64_t, std::string>> done_without;
 };
 
+thread_local int as_integers = 0;
+thread_local int as_text = 0;
+
 // Never destroyed: threads of autograd may outlive the program's end.
 Notes& notes() {
   static Notes* const instance = new Notes;
@@ -75,6 +78,7 @@ constexpr Mark kMarks[] = {
 
 void note_read(const std::string& operation, Learned learned) {
   std::string place = current_place();
+  learned = as_text > 0 ? Learned::kFloat : learned;
   Notes& n = notes();
   const std::lock_guard lock(n.mutex);
   ++n.read_count;
@@ -98,6 +102,10 @@ void note_read(const std::string& operation, Learned learned) {
   }
   n.reads.push_back({std::move(place), operation, 1, learned, n.read_count});
 }
+
+void use_as_integers(int change) { as_integers += change; }
+void use_as_text(int change) { as_text += change; }
+bool uses_as_integers() { return as_integers > 0; }
 
 void note_failure(const std::string& operation, const std::string& message) {
   const auto* const mark = std::find_if(

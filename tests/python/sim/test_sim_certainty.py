@@ -94,7 +94,11 @@ EQUALS = f"{UNKNOWN}\nprint(torch.equal(unknown, weights))"
 COPIES = f"{UNKNOWN}\nprint((unknown > 0).long().argmax(1).tolist()[:1])"
 
 
-@pytest.mark.parametrize("program", [BRANCHES, COUNTS, EQUALS, COPIES])
+TURNED = f"{UNKNOWN}\nlength = int(unknown.mean())"
+TRUTH = f"{UNKNOWN}\nassert not unknown.mean()"
+
+
+@pytest.mark.parametrize("program", [BRANCHES, COUNTS, EQUALS, COPIES, TURNED, TRUTH])
 def test_integers_and_booleans_qualify_a_verdict(simulate: Simulate, program: str) -> None:
     done, result = simulate(program)
     assert done.returncode == 13, done.stderr
@@ -102,6 +106,19 @@ def test_integers_and_booleans_qualify_a_verdict(simulate: Simulate, program: st
     assert learned(result) == {"train.py:5": "integer"}
     assert result["all_rows"] is None
     assert "were read, as zeros or valid positions: train.py:5 (once)" in done.stderr
+
+
+PRINTS = f"""\
+{UNKNOWN}
+print(unknown.mean(), (unknown > 0).sum(), unknown)
+text = f"{{(unknown > 0).sum()}} {{unknown.mean():.3f}} {{unknown.mean().item()}}"
+"""
+
+
+def test_what_is_only_printed_does_not(simulate: Simulate) -> None:
+    done, result = simulate(PRINTS)
+    assert done.returncode == 0, done.stderr
+    assert learned(result) == {"train.py:5": "float", "train.py:6": "float"}
 
 
 ROUTES = """\
