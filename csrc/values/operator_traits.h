@@ -40,6 +40,8 @@ struct OperatorTraits {
   std::vector<std::size_t> written;
   // Of these, arguments whose earlier contents do not matter.
   std::vector<std::size_t> overwritten;
+  // The place of the factor of its first argument. If it is zero, that argument is not read.
+  std::optional<std::size_t> factor;
   // By place among the returns: is it one of these arguments?
   std::vector<bool> return_is_argument;
   // Draws random numbers; takes a generator.
