@@ -1,6 +1,7 @@
 #include "values/host_operator.h"
 
 #include "values/below_modes.h"
+#include "values/device_results.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
@@ -186,6 +187,7 @@ bool HostOperator::run() {
     }
     called_with_ = stack;
     call(stack);
+    make_results_of_device(*traits_, called_with_, stack);
     results_ = std::move(stack);
     return true;
   } catch (const std::exception&) {

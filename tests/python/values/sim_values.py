@@ -56,11 +56,27 @@ def products_of_ignored(device):
     return torch.cat([*results, a.mv(b[:, 0])[None]])
 
 
+def gradients_of_bags(device):
+    weights = x.to(device).clone().requires_grad_()
+    indices, starts = torch.arange(9, device=device) % 5, torch.tensor([0, 4, 4, 9], device=device)
+    factors = torch.linspace(0, 1, 9, device=device).requires_grad_()
+    for mode in ("sum", "mean", "max"):
+        for last in (False, True):
+            F.embedding_bag(
+                indices, weights, starts, mode=mode, include_last_offset=last
+            ).square().sum().backward()
+    F.embedding_bag(
+        indices, weights, starts, mode="sum", per_sample_weights=factors
+    ).square().sum().backward()
+    return torch.cat([weights.grad.flatten(), factors.grad])
+
+
 CASES = {
     "fills": lambda d: torch.full((3, 5), 7.5, device=d),
     "ranges": lambda d: torch.arange(3, 40, 3, device=d) + torch.linspace(0, 1, 13, device=d),
     "comparisons": lambda d: (x.to(d) > 0) & (x.to(d) < 1) | x.to(d).isnan(),
     "reductions": lambda d: torch.stack([x.to(d).sum(0), x.to(d).amax(0), x.to(d).norm(dim=0)]),
+    "gradients_of_bags": gradients_of_bags,
     "products_of_ignored": products_of_ignored,
     "products": lambda d: x.to(d) @ y.to(d),
     "sorts": lambda d: torch.cat([x.to(d).sort(1).values, x.to(d).topk(3).values], 1),
