@@ -17,6 +17,7 @@ constexpr const char* kLearned[] = {"float", "drawn", "integer", "size"};
 
 PYBIND11_MODULE(_values, module) {
   module.def("install", &ferro::values::install, py::arg("compute"));
+  module.def("set_library_folders", &ferro::values::set_library_folders, py::arg("folders"));
   module.def("counts", [] {
     const ferro::values::ValueCounts counts = ferro::values::value_counts();
     py::dict all;

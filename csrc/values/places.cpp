@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <map>
 #include <mutex>
+#include <utility>
 
 namespace py = pybind11;
 
@@ -33,9 +34,16 @@ Notes& notes() {
   return *instance;
 }
 
+std::vector<std::string>& library_folders() {
+  static auto* const folders = new std::vector<std::string>;
+  return *folders;
+}
+
+// Also what Inductor generates, and Python's own start of a program.
 bool is_of_torch(const std::string& file) {
-  return file.find("/torch/") != std::string::npos ||
-         file.find("/ferro_alloc/") != std::string::npos;
+  return file.starts_with("<frozen ") || file.find("/torchinductor_") != std::string::npos ||
+         std::any_of(library_folders().begin(), library_folders().end(),
+                     [&](const std::string& folder) { return file.starts_with(folder); });
 }
 
 bool is_installed(const std::string& file) { return file.find("-packages/") != std::string::npos; }
@@ -75,6 +83,13 @@ constexpr Mark kMarks[] = {
 };
 
 }  // namespace
+
+void set_library_folders(std::vector<std::string> folders) {
+  library_folders() = std::move(folders);
+  for (std::string& folder : library_folders()) {
+    folder += '/';
+  }
+}
 
 void note_read(const std::string& operation, Learned learned) {
   std::string place = current_place();

@@ -33,6 +33,9 @@ struct Failure {
   std::string message;  // its first line
 };
 
+// Lines of files in these folders are not the program's. Called before the first read.
+void set_library_folders(std::vector<std::string> folders);
+
 // Records that an operator read uncomputed values for the program. Prints each place once to
 // stderr. A place has the most consequential of what was learned in it: the last enumerator.
 void note_read(const std::string& operation, Learned learned);

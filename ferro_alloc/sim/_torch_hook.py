@@ -10,10 +10,13 @@ import functools
 import os
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from ferro_alloc.sim import _library, _triton_hook
+
+OWN_FOLDER = Path(__file__).parents[1]
 
 
 def adjust_torch(torch: ModuleType, values: bool) -> None:
@@ -27,6 +30,7 @@ def adjust_torch(torch: ModuleType, values: bool) -> None:
     # This extension needs torch to be loaded first.
     computed = import_module("ferro_alloc.sim._values")
     computed.install(compute=values)
+    computed.set_library_folders([str(OWN_FOLDER), *torch.__path__])
     if values:
         _allocate_by_operator(torch)
         _observe_uses(torch, computed)

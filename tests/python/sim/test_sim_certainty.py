@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ferro_alloc.fit import _certainty, _runs
+from tests.python.commands import command
 from tests.python.sim.conftest import Result, Simulate
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -119,6 +120,15 @@ def test_what_is_only_printed_does_not(simulate: Simulate) -> None:
     done, result = simulate(PRINTS)
     assert done.returncode == 0, done.stderr
     assert learned(result) == {"train.py:5": "float", "train.py:6": "float"}
+
+
+@pytest.mark.parametrize("folder", ["torch", "ferro_alloc"])
+def test_the_place_of_a_program_in_a_folder_of_that_name(tmp_path: Path, folder: str) -> None:
+    script = tmp_path / folder / "train.py"
+    script.parent.mkdir()
+    script.write_text(COUNTS)
+    done = command("simulate", str(script))
+    assert "train.py:5 reads values that the simulated GPU did not compute" in done.stderr
 
 
 ROUTES = """\
