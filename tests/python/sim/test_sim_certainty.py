@@ -131,6 +131,28 @@ def test_the_place_of_a_program_in_a_folder_of_that_name(tmp_path: Path, folder:
     assert "train.py:5 reads values that the simulated GPU did not compute" in done.stderr
 
 
+MANY_PLACES = f"""\
+{UNKNOWN}
+column = unknown[:, 0]
+for line in range(1100):
+    exec(compile(f"\\ncolumn[{{line}}].item()", f"{{line}}.py", "exec"))
+picked = column[column > 0]
+again = column[column < 0]
+"""
+
+
+def test_reads_count_beyond_a_thousand_places(simulate: Simulate) -> None:
+    done, result = simulate(MANY_PLACES, "--rows", "none")
+    assert done.returncode == 13, done.stderr
+    assert len(result["uncomputed"]) < 1010
+    others = {
+        read["operator"]: (read["learned"], read["count"])
+        for read in result["uncomputed"]
+        if read["place"] == "other places"
+    }
+    assert others == {"aten::nonzero": ("size", 2), "aten::_local_scalar_dense": ("float", 100)}
+
+
 ROUTES = """\
 import torch
 tokens = torch.randn(4096, 65536, dtype=torch.bfloat16, device="cuda")
