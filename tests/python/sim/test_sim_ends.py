@@ -66,6 +66,14 @@ def test_a_time_limit_that_is_not_reached_changes_nothing(simulate: Simulate) ->
     assert (done.returncode, result["partial"]) == (0, ""), done.stderr
 
 
+def test_a_result_without_a_folder_is_refused_before_the_run(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print('runs')")
+    done = command("simulate", "--json", str(tmp_path / "none" / "result.json"), str(script))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"there is no folder {tmp_path / 'none'}" in done.stderr
+
+
 HAS_CHILDREN = """\
 import multiprocessing, time, torch
 kept = torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
