@@ -126,10 +126,14 @@ bool HostOperator::put_operands(Stack& stack) {
   for (const Operand& operand : operands_) {
     const bool writable = std::find(traits_->written.begin(), traits_->written.end(),
                                     operand.place) != traits_->written.end();
-    const auto host = operand.taken ? operand.taken->compute(writable)
-                                    : std::optional(operand.at.make_host_tensor());
+    auto host = operand.taken ? operand.taken->compute(writable)
+                              : std::optional(operand.at.make_host_tensor());
     if (!host) {
       return false;
+    }
+    // PyTorch's own kernel sorts expanded rows in place, where they share elements.
+    if (traits_->name.find("median") != std::string::npos && !writable) {
+      *host = host->contiguous();
     }
     if (operand.is_ones) {
       host->fill_(1);

@@ -71,11 +71,19 @@ def gradients_of_bags(device):
     return torch.cat([weights.grad.flatten(), factors.grad])
 
 
+def medians(device):
+    # The host itself errs about an expanded tensor.
+    rows = words.to(device)[:, None].expand(4, 3)
+    rows = rows if device == "cuda" else rows.contiguous()
+    return torch.cat([rows.median(1).values, rows.median(0).values])
+
+
 CASES = {
     "fills": lambda d: torch.full((3, 5), 7.5, device=d),
     "ranges": lambda d: torch.arange(3, 40, 3, device=d) + torch.linspace(0, 1, 13, device=d),
     "comparisons": lambda d: (x.to(d) > 0) & (x.to(d) < 1) | x.to(d).isnan(),
     "reductions": lambda d: torch.stack([x.to(d).sum(0), x.to(d).amax(0), x.to(d).norm(dim=0)]),
+    "medians": medians,
     "gradients_of_bags": gradients_of_bags,
     "products_of_ignored": products_of_ignored,
     "products": lambda d: x.to(d) @ y.to(d),
