@@ -9,8 +9,8 @@ class FerroError(RuntimeError):
     """A refusal, in one sentence: what was expected, what was found, and what to do."""
 
 
-def check_folder(report: Path) -> None:
-    """Raises `FerroError` if the folder of a report does not exist."""
-    folder = report.absolute().parent
+def check_folder(file: Path, what: str = "report") -> None:
+    """Raises `FerroError` if the folder of a report, or of something else, does not exist."""
+    folder = file.absolute().parent
     if not folder.is_dir():
-        raise FerroError(f"the report cannot be written to {report}: there is no folder {folder}")
+        raise FerroError(f"the {what} cannot be written to {file}: there is no folder {folder}")

@@ -146,6 +146,10 @@ def main(argv: list[str]) -> int:
     try:
         if parsed.report is not None:
             check_folder(parsed.report)
+        if parsed.json not in (None, "-"):
+            check_folder(Path(parsed.json), "result")
+            # The program may change the directory.
+            parsed.json = str(Path(parsed.json).absolute())
         card = find_card(parsed.gpu)
         memory = None if parsed.memory is None else parse_memory(parsed.memory)
         taken = card.context + LIBRARIES

@@ -26,6 +26,8 @@ namespace {
 // Inputs of an operator that its identity depends on.
 constexpr std::size_t kMaxIdentified = 32;
 
+bool is_zero(const c10::IValue& number) { return number.isScalar() && number.toScalar().equal(0); }
+
 bool is_number(const DeviceTensor& tensor) { return !c10::isIntegralType(tensor.type(), true); }
 
 // Each captured operator gives results of its own. Used with the machine locked.
@@ -176,6 +178,11 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     if (has_values && !ran) {
       host.take_operands(std::move(operands));
       recipe = std::make_shared<Recipe>(std::move(host));
+    }
+    if (traits->zeroes_unknown) {
+      for (Result& result : results) {
+        result.keeps = result.slot.layout.certainty() != FERRO_SIM_UNKNOWN;
+      }
     }
     for (const Result& result : results) {
       if (!has_values || !give_value(result, recipe)) {
@@ -436,9 +443,11 @@ bool Evaluation::submit(void (*function)(void*)) {
 
 void Evaluation::find_operands(Arguments arguments) {
   bool describable = true;
+  const bool ignores_first = traits_.factor && is_zero(arguments[*traits_.factor]);
   for (std::size_t place = 0; place < arguments.size(); ++place) {
     const c10::IValue& argument = arguments[place];
-    const bool overwritten = std::find(traits_.overwritten.begin(), traits_.overwritten.end(),
+    const bool overwritten = (place == 0 && ignores_first) ||
+                             std::find(traits_.overwritten.begin(), traits_.overwritten.end(),
                                        place) != traits_.overwritten.end();
     for_each_tensor(argument, [&](const at::Tensor& tensor, std::size_t in_list) {
       if (!tensor.defined()) {

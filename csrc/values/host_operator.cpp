@@ -1,6 +1,7 @@
 #include "values/host_operator.h"
 
 #include "values/below_modes.h"
+#include "values/device_results.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
@@ -125,10 +126,14 @@ bool HostOperator::put_operands(Stack& stack) {
   for (const Operand& operand : operands_) {
     const bool writable = std::find(traits_->written.begin(), traits_->written.end(),
                                     operand.place) != traits_->written.end();
-    const auto host = operand.taken ? operand.taken->compute(writable)
-                                    : std::optional(operand.at.make_host_tensor());
+    auto host = operand.taken ? operand.taken->compute(writable)
+                              : std::optional(operand.at.make_host_tensor());
     if (!host) {
       return false;
+    }
+    // PyTorch's own kernel sorts expanded rows in place, where they share elements.
+    if (traits_->name.find("median") != std::string::npos && !writable) {
+      *host = host->contiguous();
     }
     if (operand.is_ones) {
       host->fill_(1);
@@ -186,6 +191,7 @@ bool HostOperator::run() {
     }
     called_with_ = stack;
     call(stack);
+    make_results_of_device(*traits_, called_with_, stack);
     results_ = std::move(stack);
     return true;
   } catch (const std::exception&) {

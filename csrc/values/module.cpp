@@ -17,6 +17,7 @@ constexpr const char* kLearned[] = {"float", "drawn", "integer", "size"};
 
 PYBIND11_MODULE(_values, module) {
   module.def("install", &ferro::values::install, py::arg("compute"));
+  module.def("set_library_folders", &ferro::values::set_library_folders, py::arg("folders"));
   module.def("counts", [] {
     const ferro::values::ValueCounts counts = ferro::values::value_counts();
     py::dict all;
@@ -38,6 +39,8 @@ PYBIND11_MODULE(_values, module) {
   // `number` identifies a request for memory that failed in this thread.
   module.def("note_failed_request", &ferro::values::note_failed_request, py::arg("number"));
   module.def("done_without", &ferro::values::done_without);
+  module.def("use_as_integers", &ferro::values::use_as_integers, py::arg("change"));
+  module.def("use_as_text", &ferro::values::use_as_text, py::arg("change"));
   module.def("failures", [] {
     py::list all;
     for (const Failure& failure : ferro::values::failures()) {

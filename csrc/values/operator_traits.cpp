@@ -97,6 +97,13 @@ constexpr string_view kOverwriting[] = {
 // They overwrite all arguments that they write to.
 constexpr string_view kFilling[] = {"aten::_cummax_helper", "aten::_cummin_helper"};
 
+// They add a product to their first argument, times `beta`.
+constexpr string_view kAddingProducts[] = {
+    "aten::addmm",  "aten::addmm_",           "aten::addmv",
+    "aten::addmv_", "aten::baddbmm",          "aten::baddbmm_",
+    "aten::addbmm", "aten::addbmm_",          "aten::addr",
+    "aten::addr_",  "aten::_addmm_activation"};
+
 // Parts of names of operators whose cost grows faster than their tensors.
 constexpr string_view kCostly[] = {
     "aten::mm",   "addmm", "bmm",         "_mm",         "addmv",   "aten::mv",   "aten::dot",
@@ -199,6 +206,9 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
         traits.overwritten.push_back(i);
       }
     }
+    if (schema.arguments()[i].name() == "beta" && is_one_of(base, kAddingProducts)) {
+      traits.factor = i;
+    }
     traits.generator |= schema.arguments()[i].name() == "generator";
   }
   for (const c10::Argument& result : schema.returns()) {
@@ -209,6 +219,7 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
   traits.computable = traits.kind != Kind::kElsewhere && traits.kind != Kind::kTransfer &&
                       op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
   traits.sizes_columns = is_one_of(base, kOfColumns);
+  traits.zeroes_unknown = base == "ferro_sim::launch";
   traits.searches = base == "aten::mode";
   traits.tests = is_one_of(base, kTests);
   traits.tests_equality = traits.arguments == 2 && !op.operator_name().overload_name.empty() &&

@@ -41,6 +41,8 @@ struct OperatorTraits {
   std::vector<std::size_t> written;
   // Of these, arguments whose earlier contents do not matter.
   std::vector<std::size_t> overwritten;
+  // The place of the factor of its first argument. If it is zero, that argument is not read.
+  std::optional<std::size_t> factor;
   // By place among the returns: is it one of these arguments?
   std::vector<bool> return_is_argument;
   // Draws random numbers; takes a generator.
@@ -61,6 +63,9 @@ struct OperatorTraits {
   bool tests_nan = false;
   // Of the last result.
   std::optional<Positions> positions;
+  // Zeros arguments that were unknown before it, instead of keeping their contents: what the program
+  // reads next is the kernel's result.
+  bool zeroes_unknown = false;
   // A hash of the name.
   std::uint64_t hash = 0;
   // Places of statistics that a normalization updates and does not depend on.

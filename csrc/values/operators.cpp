@@ -211,7 +211,7 @@ class Wrapper : public c10::OperatorKernel {
     const bool is_float = result.isTensor()
                               ? !at::isIntegralType(result.toTensor().scalar_type(), true)
                               : !result.isInt() && !result.isBool();
-    return is_float ? Learned::kFloat : Learned::kInteger;
+    return is_float && !uses_as_integers() ? Learned::kFloat : Learned::kInteger;
   }
 
   void evaluate(const OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack,

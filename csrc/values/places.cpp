@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <map>
 #include <mutex>
+#include <utility>
 
 namespace py = pybind11;
 
@@ -24,15 +25,25 @@ struct Notes {
   std::vector<std::pair<std::uint64_t, std::string>> done_without;
 };
 
+thread_local int as_integers = 0;
+thread_local int as_text = 0;
+
 // Never destroyed: threads of autograd may outlive the program's end.
 Notes& notes() {
   static Notes* const instance = new Notes;
   return *instance;
 }
 
+std::vector<std::string>& library_folders() {
+  static auto* const folders = new std::vector<std::string>;
+  return *folders;
+}
+
+// Also what Inductor generates, and Python's own start of a program.
 bool is_of_torch(const std::string& file) {
-  return file.find("/torch/") != std::string::npos ||
-         file.find("/ferro_alloc/") != std::string::npos;
+  return file.starts_with("<frozen ") || file.find("/torchinductor_") != std::string::npos ||
+         std::any_of(library_folders().begin(), library_folders().end(),
+                     [&](const std::string& folder) { return file.starts_with(folder); });
 }
 
 bool is_installed(const std::string& file) { return file.find("-packages/") != std::string::npos; }
@@ -73,8 +84,16 @@ constexpr Mark kMarks[] = {
 
 }  // namespace
 
+void set_library_folders(std::vector<std::string> folders) {
+  library_folders() = std::move(folders);
+  for (std::string& folder : library_folders()) {
+    folder += '/';
+  }
+}
+
 void note_read(const std::string& operation, Learned learned) {
   std::string place = current_place();
+  learned = as_text > 0 ? Learned::kFloat : learned;
   Notes& n = notes();
   const std::lock_guard lock(n.mutex);
   ++n.read_count;
@@ -98,6 +117,10 @@ void note_read(const std::string& operation, Learned learned) {
   }
   n.reads.push_back({std::move(place), operation, 1, learned, n.read_count});
 }
+
+void use_as_integers(int change) { as_integers += change; }
+void use_as_text(int change) { as_text += change; }
+bool uses_as_integers() { return as_integers > 0; }
 
 void note_failure(const std::string& operation, const std::string& message) {
   const auto* const mark = std::find_if(

@@ -33,9 +33,17 @@ struct Failure {
   std::string message;  // its first line
 };
 
+// Lines of files in these folders are not the program's. Called before the first read.
+void set_library_folders(std::vector<std::string> folders);
+
 // Records that an operator read uncomputed values for the program. Prints each place once to
 // stderr. A place has the most consequential of what was learned in it: the last enumerator.
 void note_read(const std::string& operation, Learned learned);
+// Between these calls (1 and -1) the thread turns the numbers that it reads into integers or branches.
+void use_as_integers(int change);
+bool uses_as_integers();
+// Between these, it only prints what it reads. Such reads count as those of floating-point numbers.
+void use_as_text(int change);
 // Records an operator's exception if it names a library of NVIDIA.
 void note_failure(const std::string& operation, const std::string& message);
 

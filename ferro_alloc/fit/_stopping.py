@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from types import FrameType, TracebackType
 
 GRACE_S = 5.0
 """How long a program may take to end after its time limit, in seconds."""
+AGAIN_S = 0.05
+"""How long after a lost `Stopped` it is raised again."""
 TIME_LIMIT, INTERRUPTED, TERMINATED = "time limit", "interrupted", "terminated"
 STATUS = {TIME_LIMIT: 124, INTERRUPTED: 130, TERMINATED: 143}
 """Exit statuses: those of timeout(1), and of a shell for SIGINT and SIGTERM."""
@@ -23,9 +26,11 @@ class Stopping:
     """A context manager around the program, for the main thread.
 
     SIGTERM and the end of the time limit raise `Stopped` in the program, unless it handles SIGTERM
-    or SIGALRM itself. If the program does not end within `GRACE_S` after its time limit,
-    `last_resort` is called in another thread. Ctrl-C raises `KeyboardInterrupt`, as in any program.
-    After a program that was ended, further signals are ignored, so that a report can be written.
+    or SIGALRM itself. Python drops an exception that is raised in a callback, such as `__del__`;
+    `Stopped` is then raised again. If the program does not end within `GRACE_S` after its time
+    limit, `last_resort` is called in another thread. Ctrl-C raises `KeyboardInterrupt`, as in any
+    program. After a program that was ended, further signals are ignored, so that a report can be
+    written.
     """
 
     def __init__(
@@ -37,6 +42,8 @@ class Stopping:
         self._last_resort = last_resort
         self._ended = threading.Event()
         self._armed: list[signal.Signals] = []
+        self._number = 0  # of the last signal
+        self._reports_dropped = sys.unraisablehook
         self._before_fork = threading.local()
         self._timer = threading.Thread(target=self._wait, name="ferro-time-limit", daemon=True)
 
@@ -48,6 +55,8 @@ class Stopping:
             os.register_at_fork(
                 before=self._block, after_in_parent=self._unblock, after_in_child=self._leave
             )
+            self._reports_dropped = sys.unraisablehook
+            sys.unraisablehook = self._on_dropped
         if self._seconds is not None:
             self._timer.start()
         return self
@@ -59,6 +68,8 @@ class Stopping:
         trace: TracebackType | None,
     ) -> None:
         self.end()
+        if sys.unraisablehook == self._on_dropped:
+            sys.unraisablehook = self._reports_dropped
         if self.reason:
             for number in (signal.SIGINT, *self._armed):
                 signal.signal(number, signal.SIG_IGN)
@@ -80,7 +91,22 @@ class Stopping:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if not self._ended.is_set():
             self.reason = self.reason or TERMINATED
+            self._number = number
             raise Stopped
+
+    def _on_dropped(self, dropped: sys.UnraisableHookArgs) -> None:
+        if isinstance(dropped.exc_value, Stopped):
+            # Raised here, it would be dropped again.
+            again = threading.Timer(AGAIN_S, self._raise_again)
+            again.daemon = True
+            again.start()
+        else:
+            self._reports_dropped(dropped)
+
+    def _raise_again(self) -> None:
+        main = threading.main_thread().ident
+        if main is not None and not self._ended.is_set():
+            signal.pthread_kill(main, self._number)
 
     # A process that the program forks ends by these signals as it would without handlers. Python
     # forgets a signal that arrives in the child before its handlers can run, so it waits.

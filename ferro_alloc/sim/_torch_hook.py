@@ -6,12 +6,17 @@ PyTorch's CPU operators compute small results instead of kernels.
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
+from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ferro_alloc.sim import _library
+from ferro_alloc.sim import _library, _triton_hook
+
+OWN_FOLDER = Path(__file__).parents[1]
 
 
 def adjust_torch(torch: ModuleType, values: bool) -> None:
@@ -23,9 +28,13 @@ def adjust_torch(torch: ModuleType, values: bool) -> None:
     # Inductor's compile processes would look for a GPU and find none.
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     # This extension needs torch to be loaded first.
-    import_module("ferro_alloc.sim._values").install(compute=values)
+    computed = import_module("ferro_alloc.sim._values")
+    computed.install(compute=values)
+    computed.set_library_folders([str(OWN_FOLDER), *torch.__path__])
     if values:
         _allocate_by_operator(torch)
+        _observe_uses(torch, computed)
+        _triton_hook.install(torch)
 
 
 def _allocate_by_operator(torch: Any) -> None:
@@ -36,3 +45,26 @@ def _allocate_by_operator(torch: Any) -> None:
         return torch.empty_strided(size, stride, dtype=dtype, device="cuda")
 
     torch._C._dynamo.guards._empty_strided_cuda = empty_strided_cuda
+
+
+def _observe_uses(torch: Any, computed: Any) -> None:
+    """The simulated GPU takes a floating-point number that a program reads for one to print.
+    `int(tensor)` and `if tensor` say that it is not; `tensor.item()` says nothing. To print a
+    tensor, PyTorch itself reads sizes and branches."""
+    for name in ("__int__", "__bool__"):
+        read = getattr(torch.Tensor, name)
+        setattr(torch.Tensor, name, _within(computed.use_as_integers, read))
+    torch._tensor_str._str = _within(computed.use_as_text, torch._tensor_str._str)
+    torch.Tensor.__format__ = _within(computed.use_as_text, torch.Tensor.__format__)
+
+
+def _within(change: Callable[[int], None], function: Callable[..., object]) -> object:
+    @functools.wraps(function)
+    def call(*args: object, **kwargs: object) -> object:
+        change(1)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            change(-1)
+
+    return call

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ferro_alloc.fit import _certainty, _runs
+from tests.python.commands import command
 from tests.python.sim.conftest import Result, Simulate
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -94,7 +95,11 @@ EQUALS = f"{UNKNOWN}\nprint(torch.equal(unknown, weights))"
 COPIES = f"{UNKNOWN}\nprint((unknown > 0).long().argmax(1).tolist()[:1])"
 
 
-@pytest.mark.parametrize("program", [BRANCHES, COUNTS, EQUALS, COPIES])
+TURNED = f"{UNKNOWN}\nlength = int(unknown.mean())"
+TRUTH = f"{UNKNOWN}\nassert not unknown.mean()"
+
+
+@pytest.mark.parametrize("program", [BRANCHES, COUNTS, EQUALS, COPIES, TURNED, TRUTH])
 def test_integers_and_booleans_qualify_a_verdict(simulate: Simulate, program: str) -> None:
     done, result = simulate(program)
     assert done.returncode == 13, done.stderr
@@ -102,6 +107,50 @@ def test_integers_and_booleans_qualify_a_verdict(simulate: Simulate, program: st
     assert learned(result) == {"train.py:5": "integer"}
     assert result["all_rows"] is None
     assert "were read, as zeros or valid positions: train.py:5 (once)" in done.stderr
+
+
+PRINTS = f"""\
+{UNKNOWN}
+print(unknown.mean(), (unknown > 0).sum(), unknown)
+text = f"{{(unknown > 0).sum()}} {{unknown.mean():.3f}} {{unknown.mean().item()}}"
+"""
+
+
+def test_what_is_only_printed_does_not(simulate: Simulate) -> None:
+    done, result = simulate(PRINTS)
+    assert done.returncode == 0, done.stderr
+    assert learned(result) == {"train.py:5": "float", "train.py:6": "float"}
+
+
+@pytest.mark.parametrize("folder", ["torch", "ferro_alloc"])
+def test_the_place_of_a_program_in_a_folder_of_that_name(tmp_path: Path, folder: str) -> None:
+    script = tmp_path / folder / "train.py"
+    script.parent.mkdir()
+    script.write_text(COUNTS)
+    done = command("simulate", str(script))
+    assert "train.py:5 reads values that the simulated GPU did not compute" in done.stderr
+
+
+MANY_PLACES = f"""\
+{UNKNOWN}
+column = unknown[:, 0]
+for line in range(1100):
+    exec(compile(f"\\ncolumn[{{line}}].item()", f"{{line}}.py", "exec"))
+picked = column[column > 0]
+again = column[column < 0]
+"""
+
+
+def test_reads_count_beyond_a_thousand_places(simulate: Simulate) -> None:
+    done, result = simulate(MANY_PLACES, "--rows", "none")
+    assert done.returncode == 13, done.stderr
+    assert len(result["uncomputed"]) < 1010
+    others = {
+        read["operator"]: (read["learned"], read["count"])
+        for read in result["uncomputed"]
+        if read["place"] == "other places"
+    }
+    assert others == {"aten::nonzero": ("size", 2), "aten::_local_scalar_dense": ("float", 100)}
 
 
 ROUTES = """\
@@ -248,6 +297,113 @@ def test_what_a_compiled_program_computes_in_reused_memory_is_unknown(simulate: 
     done, result = simulate(COMPILED_MASK, "--rows", "none")
     assert (done.returncode, done.stdout) == (13, "0\n"), done.stderr
     assert learned(result) == {"train.py:8": "size"}
+
+
+IN_PLACE = """\
+import torch
+count = torch.zeros(1 << 10, dtype=torch.long, device="cuda")
+def add(count):
+    count.add_(1)
+{launch}
+print(count.sum().item())
+"""
+COMPILED_ADD = "torch.compile(add)(count)"
+CAPTURED_ADD = """\
+add = torch.compile(add)
+add(count.clone())
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    add(count)
+count.zero_()
+graph.replay()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("launch", "line"), [(COMPILED_ADD, 6), (CAPTURED_ADD, 13)])
+def test_what_a_compiled_program_writes_in_place_is_unknown(
+    simulate: Simulate, launch: str, line: int
+) -> None:
+    done, result = simulate(IN_PLACE.format(launch=launch))
+    assert (done.returncode, done.stdout) == (13, "0\n"), done.stderr
+    assert learned(result) == {f"train.py:{line}": "integer"}
+
+
+COMPILED_CHOICES = """\
+import torch
+choose = torch.compile(lambda numbers: numbers * 2)
+weights = torch.randn(2048, 2048, device="cuda")
+unknown = weights @ weights
+first, again, other = (choose(numbers).argmax(1) for numbers in (unknown, unknown, unknown + 1))
+print((first == again).all().item(), (first == other).all().item())
+"""
+
+
+@pytest.mark.long
+def test_compiled_programs_choose_by_what_they_read(simulate: Simulate) -> None:
+    done, _ = simulate(COMPILED_CHOICES)
+    assert (done.returncode, done.stdout) == (13, "True False\n"), done.stderr
+
+
+TRITON = """\
+import torch
+import triton
+import triton.language as tl
+{decorator}
+@triton.jit
+def add_one(source, target, {more}count, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(target + at, tl.load(source + at, mask=at < count) + 1, mask=at < count)
+source, target = (torch.ones(1000, dtype=torch.long, device="cuda") for _ in range(2))
+{launch}
+print(source.sum().item())
+print(target.sum().item())
+"""
+LAUNCH = "add_one[(1,)](source, target, {more}1000, {block})"
+COMPILED_LAUNCH = f"""\
+@torch.compile
+def run(source, target):
+    {LAUNCH.format(more="", block="BLOCK=1024")}
+run(source, target)
+"""
+TUNED = (
+    "@triton.autotune([triton.Config({'BLOCK': 512}), triton.Config({'BLOCK': 1024})], ['count'])"
+)
+
+
+@pytest.mark.parametrize(
+    ("decorator", "launch"),
+    [
+        ("", LAUNCH.format(more="", block="BLOCK=1024")),
+        pytest.param(TUNED, LAUNCH.format(more="", block=""), marks=pytest.mark.long),
+        pytest.param("", COMPILED_LAUNCH, marks=pytest.mark.long),
+    ],
+)
+def test_what_a_triton_kernel_writes_is_unknown(
+    simulate: Simulate, decorator: str, launch: str
+) -> None:
+    program = TRITON.format(decorator=decorator, more="", launch=launch)
+    done, result = simulate(program)
+    assert done.returncode == 13, done.stderr
+    assert done.stdout.startswith("1000\n")
+    last = len(program.splitlines())
+    assert learned(result) == {f"train.py:{last}": "integer"}
+
+
+def test_what_a_triton_kernel_writes_to_unset_memory_is_zeros(simulate: Simulate) -> None:
+    again = "del target\ntarget = torch.empty(1000, dtype=torch.long, device='cuda')"
+    launch = f"{again}\n{LAUNCH.format(more='', block='BLOCK=1024')}"
+    done, _ = simulate(TRITON.format(decorator="", more="", launch=launch))
+    assert done.stdout == "1000\n0\n", done.stderr
+
+
+def test_all_arguments_of_an_unusual_triton_kernel_are_unknown(simulate: Simulate) -> None:
+    launch = LAUNCH.format(more="(source, target), ", block="BLOCK=1024")
+    program = TRITON.format(decorator="", more="both, ", launch=launch)
+    done, result = simulate(program)
+    assert (done.returncode, done.stdout) == (13, "1000\n1000\n"), done.stderr
+    last = len(program.splitlines())
+    assert learned(result) == {f"train.py:{line}": "integer" for line in (last - 1, last)}
 
 
 def test_a_run_without_values_records_no_reads(simulate: Simulate) -> None:

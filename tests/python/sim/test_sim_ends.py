@@ -66,6 +66,38 @@ def test_a_time_limit_that_is_not_reached_changes_nothing(simulate: Simulate) ->
     assert (done.returncode, result["partial"]) == (0, ""), done.stderr
 
 
+def test_a_result_without_a_folder_is_refused_before_the_run(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print('runs')")
+    done = command("simulate", "--json", str(tmp_path / "none" / "result.json"), str(script))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"there is no folder {tmp_path / 'none'}" in done.stderr
+
+
+LOSES = """\
+import time, torch
+class Loses:
+    def __del__(self):
+        begin = time.monotonic()
+        while time.monotonic() < begin + 2:
+            time.sleep(0.01)
+kept = Loses()
+del kept
+begin = time.monotonic()
+try:
+    time.sleep(600)
+finally:
+    print(time.monotonic() - begin < 1)
+"""
+
+
+def test_an_end_that_was_lost_in_a_callback_comes_again(simulate: Simulate) -> None:
+    done, result = simulate(LOSES, "--time-limit", "1")
+    assert (done.returncode, result["partial"]) == (124, "time limit"), done.stderr
+    assert done.stdout == "True\n"
+    assert "Traceback" not in done.stderr
+
+
 HAS_CHILDREN = """\
 import multiprocessing, time, torch
 kept = torch.empty(1 << 20, dtype=torch.uint8, device="cuda")

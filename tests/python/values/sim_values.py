@@ -39,11 +39,53 @@ def mixed_types(device):
     return torch.cat([scaled, (scaled.norm() + 1e-6).view(1), last.view(1)])
 
 
+def products_of_ignored(device):
+    unset = torch.empty(50, 50, device=device)
+    a, b = x.to(device), y.to(device)
+    into = torch.empty_like(unset)
+    torch.addmm(unset, a, b, beta=0, out=into)
+    batch = torch.empty(2, 50, 50, device=device)
+    results = [
+        torch.addmm(unset, a, b, beta=0),
+        torch.baddbmm(batch, a.expand(2, -1, -1), b.expand(2, -1, -1), beta=0.0).sum(0),
+        torch.addbmm(unset, a[None], b[None], beta=0),
+        torch.addr(unset, b[0], b[1], beta=0),
+        torch.empty_like(unset).addmm_(a, b, beta=0),
+        into,
+    ]
+    return torch.cat([*results, a.mv(b[:, 0])[None]])
+
+
+def gradients_of_bags(device):
+    weights = x.to(device).clone().requires_grad_()
+    indices, starts = torch.arange(9, device=device) % 5, torch.tensor([0, 4, 4, 9], device=device)
+    factors = torch.linspace(0, 1, 9, device=device).requires_grad_()
+    for mode in ("sum", "mean", "max"):
+        for last in (False, True):
+            F.embedding_bag(
+                indices, weights, starts, mode=mode, include_last_offset=last
+            ).square().sum().backward()
+    F.embedding_bag(
+        indices, weights, starts, mode="sum", per_sample_weights=factors
+    ).square().sum().backward()
+    return torch.cat([weights.grad.flatten(), factors.grad])
+
+
+def medians(device):
+    # The host itself errs about an expanded tensor.
+    rows = words.to(device)[:, None].expand(4, 3)
+    rows = rows if device == "cuda" else rows.contiguous()
+    return torch.cat([rows.median(1).values, rows.median(0).values])
+
+
 CASES = {
     "fills": lambda d: torch.full((3, 5), 7.5, device=d),
     "ranges": lambda d: torch.arange(3, 40, 3, device=d) + torch.linspace(0, 1, 13, device=d),
     "comparisons": lambda d: (x.to(d) > 0) & (x.to(d) < 1) | x.to(d).isnan(),
     "reductions": lambda d: torch.stack([x.to(d).sum(0), x.to(d).amax(0), x.to(d).norm(dim=0)]),
+    "medians": medians,
+    "gradients_of_bags": gradients_of_bags,
+    "products_of_ignored": products_of_ignored,
     "products": lambda d: x.to(d) @ y.to(d),
     "sorts": lambda d: torch.cat([x.to(d).sort(1).values, x.to(d).topk(3).values], 1),
     "positions": lambda d: torch.stack([x.to(d).argmax(0), x.to(d).min(0).indices]),
