@@ -69,11 +69,11 @@ void ferro_sim_at_once(void (*function)(void*), void* argument);
  *
  * Returns the ferro_sim_certainty of the least certain byte. */
 int ferro_sim_least_certainty(uint64_t address, size_t bytes);
-/* Lists the contents of the range, in order. Returns the number of pieces. If there are at most
- * `room`, fills them in. Each holds a reference, which the caller releases within such a
- * function. */
+/* Lists the contents of the range, in order, or of its beginning if they are more than `most` parts,
+ * of which several may make one piece. Returns the number of pieces. If there are at most `room`,
+ * fills them in. Each holds a reference, which the caller releases within such a function. */
 int64_t ferro_sim_take_pieces(uint64_t address, size_t bytes, struct ferro_sim_piece* pieces,
-                              size_t room);
+                              size_t room, size_t most);
 void ferro_sim_release(struct ferro_sim_contents* contents);
 /* Makes the range hold these bytes of the contents. They are computed when they are read: then
  * `bytes` of the contents runs with the machine locked, on any thread. */

@@ -100,7 +100,7 @@ FERRO_SIM_CONTROL int ferro_sim_least_certainty(uint64_t address, size_t bytes) 
 }
 
 FERRO_SIM_CONTROL int64_t ferro_sim_take_pieces(uint64_t address, size_t bytes,
-                                                ferro_sim_piece* pieces, size_t room) {
+                                                ferro_sim_piece* pieces, size_t room, size_t most) {
   const Segments segments(address, bytes);
   if (!segments.mapped()) {
     return -1;
@@ -108,7 +108,9 @@ FERRO_SIM_CONTROL int64_t ferro_sim_take_pieces(uint64_t address, size_t bytes,
   static std::vector<ferro_sim_piece> found;
   found.clear();
   for (const auto& segment : segments) {
-    segment.memory->take_pieces(segment.offset, segment.bytes, found);
+    if (segment.memory->take_pieces(segment.offset, segment.bytes, found, most) < segment.bytes) {
+      break;
+    }
   }
   if (found.size() <= room) {
     std::copy(found.begin(), found.end(), pieces);

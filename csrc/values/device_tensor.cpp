@@ -143,19 +143,25 @@ Taken DeviceTensor::zeros() const {
 
 std::optional<Taken> DeviceTensor::take() const {
   Taken taken{sizes_, strides_, type_, {}};
-  if (!taken.pieces.add(address_, span())) {
-    return std::nullopt;
+  if (is_dense() || (runs() > kMaxTaken && span() / bytes() < kMaxGap)) {
+    return taken.pieces.add(address_, span()) ? std::optional(std::move(taken)) : std::nullopt;
   }
-  // The bytes between the elements may belong to values that no operand needs.
-  if (is_dense() || taken.pieces.count() == 1 ||
-      (runs() > kMaxTaken && span() / bytes() < kMaxGap)) {
+  // The bytes between the elements may belong to values that no operand needs. They may also be very
+  // many pieces, so these are not listed.
+  if (taken.pieces.take_one(address_, span())) {
     return taken;
   }
   if (runs() > kMaxChecked) {
     return std::nullopt;
   }
-  taken.pieces = {};
-  for_each_run([&](std::uint64_t at, std::size_t run) { return taken.pieces.add(at, run); });
+  bool mapped = true;
+  for_each_run([&](std::uint64_t at, std::size_t run) {
+    mapped = taken.pieces.add(at, run);
+    return mapped;
+  });
+  if (!mapped) {
+    return std::nullopt;
+  }
   taken.strides = at::DimVector(c10::TensorType::contiguousStridesOf(sizes_));
   return taken;
 }

@@ -6,6 +6,7 @@
 #include <ATen/EmptyTensor.h>
 
 #include <cstring>
+#include <limits>
 
 namespace ferro::values {
 namespace {
@@ -28,11 +29,25 @@ Pieces::~Pieces() {
 }
 
 bool Pieces::add(std::uint64_t address, std::size_t bytes) {
+  return add(address, bytes, std::numeric_limits<std::size_t>::max());
+}
+
+bool Pieces::take_one(std::uint64_t address, std::size_t bytes) {
+  *this = {};
+  if (add(address, bytes, kMaxParts) && count() == 1 && this->bytes() == bytes) {
+    return true;
+  }
+  *this = {};
+  return false;
+}
+
+bool Pieces::add(std::uint64_t address, std::size_t bytes, std::size_t most_parts) {
   const std::size_t before = pieces_.size();
   std::size_t room = 4;
   while (true) {
     pieces_.resize(before + room);
-    const std::int64_t count = gpu().take_pieces(address, bytes, pieces_.data() + before, room);
+    const std::int64_t count =
+        gpu().take_pieces(address, bytes, pieces_.data() + before, room, most_parts);
     const auto found = static_cast<std::size_t>(count < 0 ? 0 : count);
     if (found <= room) {
       pieces_.resize(before + found);

@@ -28,6 +28,9 @@ class Pieces {
 
   // Appends what a range of addresses holds. False: it is not mapped.
   bool add(std::uint64_t address, std::size_t bytes);
+  // Takes what a range of addresses holds in place of all pieces. False, and then there are none: it
+  // is more than one piece, or more than `kMaxParts` parts of memory that may be one.
+  bool take_one(std::uint64_t address, std::size_t bytes);
   void add_zeros(std::size_t bytes) { pieces_.push_back({nullptr, 0, bytes}); }
   std::size_t count() const { return pieces_.size(); }
   std::size_t bytes() const;
@@ -47,6 +50,8 @@ class Pieces {
   bool copy_to(std::byte* to) const;
 
  private:
+  static constexpr std::size_t kMaxParts = 64;
+  bool add(std::uint64_t address, std::size_t bytes, std::size_t most_parts);
   static Value* value_of(const ferro_sim_piece& piece);
   void swap(Pieces& other) noexcept { pieces_.swap(other.pieces_); }
 
