@@ -145,6 +145,24 @@ FERRO_SIM_CONTROL int ferro_sim_hold(uint64_t address, size_t bytes, ferro_sim_c
   return 0;
 }
 
+FERRO_SIM_CONTROL int ferro_sim_exchange(uint64_t address, size_t bytes,
+                                         ferro_sim_contents* contents, size_t offset) {
+  const Segments segments(address, bytes);
+  if (!segments.mapped()) {
+    return -1;
+  }
+  if (std::any_of(segments.begin(), segments.end(),
+                  [](const auto& segment) { return segment.memory->is_shared(); })) {
+    return 1;
+  }
+  const ferro::sim::ContentsRef held(contents);
+  for (const auto& segment : segments) {
+    segment.memory->exchange(segment.offset, segment.bytes, held, offset);
+    offset += segment.bytes;
+  }
+  return 0;
+}
+
 FERRO_SIM_CONTROL int ferro_sim_originate(uint64_t address, size_t bytes,
                                           const ferro_sim_origin* origin, size_t offset) {
   const Segments segments(address, bytes);
@@ -195,7 +213,7 @@ FERRO_SIM_CONTROL int ferro_sim_write(uint64_t address, const void* source, size
     } else if (keep == 0) {
       segment.memory->discard(segment.offset, segment.bytes);
     }
-    if (certainty != FERRO_SIM_KNOWN) {
+    if (certainty != FERRO_SIM_KNOWN || (from == nullptr && keep != 0)) {
       segment.memory->mark(segment.offset, segment.bytes, certainty);
     }
   }

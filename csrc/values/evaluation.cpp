@@ -262,8 +262,11 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     if (!there.is_plain()) {
       return false;
     }
-    if (recipe && there.can_hold()) {
+    if (recipe && there.can_hold() && !there.is_interleaved()) {
       there.hold(*ValueRef(Value::make(recipe, result.slot, from)), certainty);
+      return true;
+    }
+    if (recipe && there.is_interleaved() && hold_span(result, recipe, from)) {
       return true;
     }
     const BelowModes guard;
@@ -283,6 +286,20 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
       there.write(*computed, certainty, from);
     }
     return true;
+  }
+
+  bool hold_span(const Result& result, const std::shared_ptr<Recipe>& recipe,
+                 const ferro_sim_origin& from) const {
+    const DeviceTensor& there = result.slot.layout;
+    std::optional<DeviceTensor::Span> under = there.take_span();
+    if (!under) {
+      return false;
+    }
+    const std::uint64_t begin = there.address() - under->before;
+    const std::size_t bytes = under->taken.pieces.bytes();
+    const ferro_sim_origin all = there.origin_of_span(begin, bytes, from);
+    const ValueRef value(Value::make(recipe, result.slot, all, std::move(*under)));
+    return there.hold_span(*value, begin, bytes, certainty);
   }
 
   // Positions of numbers are choices; those of unknown integers and booleans are unknown.

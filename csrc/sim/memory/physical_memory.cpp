@@ -237,13 +237,7 @@ void PhysicalMemory::hold(std::size_t offset, std::size_t bytes, const ContentsR
   }
   if (backed_) {
     certainties_.set(offset, bytes, FERRO_SIM_KNOWN);
-    contents_.set(offset, bytes, contents, at);
-    origins_.remove(offset, bytes);
-    for_each_piece(offset, bytes, [this](std::size_t where, std::size_t piece) {
-      if (piece == kChunk) {
-        clear_piece(where, piece);
-      }
-    });
+    exchange(offset, bytes, contents, at);
     return;
   }
   if (const std::byte* const there = shared_ == nullptr ? nullptr : contents.bytes()) {
@@ -252,6 +246,21 @@ void PhysicalMemory::hold(std::size_t offset, std::size_t bytes, const ContentsR
     clear(offset, bytes);
     mark(offset, bytes, FERRO_SIM_UNKNOWN);
   }
+}
+
+void PhysicalMemory::exchange(std::size_t offset, std::size_t bytes, const ContentsRef& contents,
+                              std::size_t at) {
+  FERRO_CHECK(!is_shared(), "shared memory holds no contents");
+  if (!backed_) {
+    return;
+  }
+  contents_.set(offset, bytes, contents, at);
+  origins_.remove(offset, bytes);
+  for_each_piece(offset, bytes, [this](std::size_t where, std::size_t piece) {
+    if (piece == kChunk) {
+      clear_piece(where, piece);
+    }
+  });
 }
 
 void PhysicalMemory::compute(std::size_t offset, std::size_t bytes) {

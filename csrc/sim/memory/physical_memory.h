@@ -77,6 +77,9 @@ class PhysicalMemory {
   // Makes the range hold these bytes of the contents, from `at` on, and known. Shared memory
   // computes the bytes now; unbacked memory drops them.
   void hold(std::size_t offset, std::size_t bytes, const ContentsRef& contents, std::size_t at);
+  // The same in memory of this process only, and each byte keeps its certainty.
+  void exchange(std::size_t offset, std::size_t bytes, const ContentsRef& contents, std::size_t at);
+  bool is_shared() const { return shared_ != nullptr; }
   // Computes the contents of the range. Contents that cannot be computed become unknown zeros.
   void compute(std::size_t offset, std::size_t bytes);
   // Appends the pieces behind the range, each with a reference for the caller. Bytes in host memory
