@@ -118,6 +118,23 @@ Value* Pieces::only_value(std::size_t* offset) const {
   return value_of(pieces_[0]);
 }
 
+bool Pieces::find_bytes(std::vector<Part>& parts) const {
+  std::size_t end = 0;
+  for (const ferro_sim_piece& piece : pieces_) {
+    const std::byte* from = nullptr;
+    if (piece.contents != nullptr) {
+      from = static_cast<const std::byte*>(piece.contents->kind->bytes(piece.contents));
+      if (from == nullptr) {
+        return false;
+      }
+      from += piece.offset;
+    }
+    end += piece.bytes;
+    parts.push_back({end, from});
+  }
+  return true;
+}
+
 bool Pieces::copy_to(std::byte* to) const {
   for (const ferro_sim_piece& piece : pieces_) {
     if (piece.contents == nullptr) {

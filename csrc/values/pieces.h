@@ -54,6 +54,12 @@ class Pieces {
   // The value that holds all of it, and the offset there.
   Value* only_value(std::size_t* offset) const;
   bool only_zeros() const { return pieces_.size() == 1 && pieces_[0].contents == nullptr; }
+  // The bytes of each piece, null for zeros, and where it ends. False if some cannot be computed.
+  struct Part {
+    std::size_t end;
+    const std::byte* bytes;
+  };
+  bool find_bytes(std::vector<Part>& parts) const;
   // Copies the bytes. False if some cannot be computed.
   bool copy_to(std::byte* to) const;
 
