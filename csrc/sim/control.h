@@ -72,16 +72,20 @@ void ferro_sim_at_once(void (*function)(void*), void* argument);
  *
  * Returns the ferro_sim_certainty of the least certain byte. */
 int ferro_sim_least_certainty(uint64_t address, size_t bytes);
-/* Lists the contents of the range, in order. Returns the number of pieces. If there are at most
- * `room`, fills them in. Each holds a reference, which the caller releases within such a
- * function. */
+/* Lists the contents of the range, in order, or of its beginning if they are more than `most` parts,
+ * of which several may make one piece. Returns the number of pieces. If there are at most `room`,
+ * fills them in. Each holds a reference, which the caller releases within such a function. */
 int64_t ferro_sim_take_pieces(uint64_t address, size_t bytes, struct ferro_sim_piece* pieces,
-                              size_t room);
+                              size_t room, size_t most);
 void ferro_sim_release(struct ferro_sim_contents* contents);
 /* Makes the range hold these bytes of the contents. They are computed when they are read: then
  * `bytes` of the contents runs with the machine locked, on any thread. */
 int ferro_sim_hold(uint64_t address, size_t bytes, struct ferro_sim_contents* contents,
                    size_t offset, enum ferro_sim_certainty certainty);
+/* The same, but each byte keeps its mark. Returns 1, without an effect, if other processes may write to
+ * the range. */
+int ferro_sim_exchange(uint64_t address, size_t bytes, struct ferro_sim_contents* contents,
+                       size_t offset);
 /* Says where the bytes of the range come from, `offset` bytes into that origin, until the next
  * write. */
 int ferro_sim_originate(uint64_t address, size_t bytes, const struct ferro_sim_origin* origin,
@@ -91,8 +95,8 @@ int ferro_sim_originate(uint64_t address, size_t bytes, const struct ferro_sim_o
  * the certainty of the least certain byte. */
 int64_t ferro_sim_origins(uint64_t address, size_t bytes, struct ferro_sim_origin_piece* pieces,
                           size_t room, enum ferro_sim_certainty* least);
-/* Writes bytes, and marks them. A null source writes zeros, or with `keep` leaves the bytes and marks
- * them, unless the mark is FERRO_SIM_KNOWN. */
+/* Writes bytes, and marks them. A null source writes zeros, or with `keep` only marks
+ * the bytes. */
 int ferro_sim_write(uint64_t address, const void* source, size_t bytes,
                     enum ferro_sim_certainty certainty, int keep);
 /* Makes the range unknown, with that origin. Zeros it unless `keep`. */

@@ -111,7 +111,7 @@ FERRO_SIM_CONTROL int ferro_sim_least_certainty(uint64_t address, size_t bytes) 
 }
 
 FERRO_SIM_CONTROL int64_t ferro_sim_take_pieces(uint64_t address, size_t bytes,
-                                                ferro_sim_piece* pieces, size_t room) {
+                                                ferro_sim_piece* pieces, size_t room, size_t most) {
   const Segments segments(address, bytes);
   if (!segments.mapped()) {
     return -1;
@@ -119,7 +119,9 @@ FERRO_SIM_CONTROL int64_t ferro_sim_take_pieces(uint64_t address, size_t bytes,
   static std::vector<ferro_sim_piece> found;
   found.clear();
   for (const auto& segment : segments) {
-    segment.memory->take_pieces(segment.offset, segment.bytes, found);
+    if (segment.memory->take_pieces(segment.offset, segment.bytes, found, most) < segment.bytes) {
+      break;
+    }
   }
   if (found.size() <= room) {
     std::copy(found.begin(), found.end(), pieces);
@@ -149,6 +151,24 @@ FERRO_SIM_CONTROL int ferro_sim_hold(uint64_t address, size_t bytes, ferro_sim_c
     if (certainty != FERRO_SIM_KNOWN) {
       segment.memory->mark(segment.offset, segment.bytes, certainty);
     }
+    offset += segment.bytes;
+  }
+  return 0;
+}
+
+FERRO_SIM_CONTROL int ferro_sim_exchange(uint64_t address, size_t bytes,
+                                         ferro_sim_contents* contents, size_t offset) {
+  const Segments segments(address, bytes);
+  if (!segments.mapped()) {
+    return -1;
+  }
+  if (std::any_of(segments.begin(), segments.end(),
+                  [](const auto& segment) { return segment.memory->is_shared(); })) {
+    return 1;
+  }
+  const ferro::sim::ContentsRef held(contents);
+  for (const auto& segment : segments) {
+    segment.memory->exchange(segment.offset, segment.bytes, held, offset);
     offset += segment.bytes;
   }
   return 0;
@@ -204,7 +224,7 @@ FERRO_SIM_CONTROL int ferro_sim_write(uint64_t address, const void* source, size
     } else if (keep == 0) {
       segment.memory->discard(segment.offset, segment.bytes);
     }
-    if (certainty != FERRO_SIM_KNOWN) {
+    if (certainty != FERRO_SIM_KNOWN || (from == nullptr && keep != 0)) {
       segment.memory->mark(segment.offset, segment.bytes, certainty);
     }
   }

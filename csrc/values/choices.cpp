@@ -5,6 +5,7 @@
 #include <ATen/EmptyTensor.h>
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -38,17 +39,79 @@ class Orders {
     }
   }
 
-  // The whole order, from the largest number on. Valid until the next call.
-  const std::vector<std::uint32_t>& whole(std::uint64_t seed) {
+  // The same if the positions for which `is_low` is true come last.
+  template <typename IsLow>
+  void draw_above(std::uint64_t seed, const Ranks& ranks, std::int64_t length, std::int64_t* to,
+                  std::int64_t stride, const IsLow& is_low) {
+    if (ranks.independent ? draw_each_above(seed, length, to, stride, is_low)
+                          : draw_first_above(seed, ranks, length, to, stride, is_low)) {
+      return;
+    }
     state_ = seed * 0xd1342543de82ef95;
     shuffle(extent_, false);
-    whole_.assign(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(extent_));
+    std::vector<std::uint32_t> whole(order_.begin(),
+                                     order_.begin() + static_cast<std::ptrdiff_t>(extent_));
     restore();
-    return whole_;
+    const auto end_of_high = std::stable_partition(whole.begin(), whole.end(),
+                                                   [&](std::uint32_t at) { return !is_low(at); });
+    const auto high = static_cast<std::uint64_t>(end_of_high - whole.begin());
+    for (std::int64_t i = 0; i < length; ++i) {
+      const auto count = static_cast<std::uint64_t>(i);
+      std::uint64_t place = std::min(static_cast<std::uint64_t>(ranks.first) + count, extent_ - 1);
+      place = ranks.ascending ? extent_ - 1 - place : place;
+      if (ranks.independent) {
+        place = Identity(seed).add(count).value() % (high > 0 ? high : extent_);
+      }
+      to[i * stride] = whole[place];
+    }
   }
   bool can_list() const { return extent_ <= kMaxShuffled; }
 
  private:
+  // Both draw without the whole order, as long as enough positions are not low. False: they may not
+  // be.
+  template <typename IsLow>
+  bool draw_first_above(std::uint64_t seed, const Ranks& ranks, std::int64_t length,
+                        std::int64_t* to, std::int64_t stride, const IsLow& is_low) {
+    const auto needed = static_cast<std::uint64_t>(ranks.first + length);
+    for (std::uint64_t wanted = 2 * needed + 16; !ranks.ascending && wanted <= extent_ / 4;
+         wanted *= 4) {
+      state_ = seed * 0xd1342543de82ef95;
+      shuffle(wanted, false);
+      std::int64_t rank = -ranks.first;
+      for (std::uint64_t i = 0; i < wanted && rank < length; ++i) {
+        if (is_low(order_[i])) {
+          continue;
+        }
+        if (rank >= 0) {
+          to[rank * stride] = order_[i];
+        }
+        ++rank;
+      }
+      restore();
+      if (rank == length) {
+        return true;
+      }
+    }
+    return false;
+  }
+  template <typename IsLow>
+  bool draw_each_above(std::uint64_t seed, std::int64_t length, std::int64_t* to,
+                       std::int64_t stride, const IsLow& is_low) {
+    constexpr std::uint64_t kTrials = 64;
+    for (std::int64_t i = 0; i < length; ++i) {
+      std::uint64_t trial = 0;
+      do {
+        if (trial == kTrials) {
+          return false;
+        }
+        to[i * stride] = static_cast<std::int64_t>(
+            Identity(seed).add(static_cast<std::uint64_t>(i)).add(trial++).value() % extent_);
+      } while (is_low(to[i * stride]));
+    }
+    return true;
+  }
+
   // Of more positions a row has a random step, which takes no memory for all of them.
   static constexpr std::uint64_t kMaxShuffled = 1 << 22;
 
@@ -108,9 +171,19 @@ class Orders {
   std::uint64_t state_ = 0;
   // Between calls each position is at its own place: most draws need few of many.
   static inline std::vector<std::uint32_t> order_;
-  std::vector<std::uint32_t> whole_;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> exchanged_;
 };
+
+// The offset of the element at a position in the order of a contiguous tensor.
+std::int64_t offset_of(std::int64_t position, const at::DimVector& sizes,
+                       const at::DimVector& strides) {
+  std::int64_t offset = 0;
+  for (std::size_t i = sizes.size(); i > 0; --i) {
+    offset += position % sizes[i - 1] * strides[i - 1];
+    position /= sizes[i - 1];
+  }
+  return offset;
+}
 
 // The seeds of rows, from their places in the contents that the numbers are part of. So views of the
 // same numbers have the same rows.
@@ -147,19 +220,100 @@ class RowSeeds {
   std::vector<std::uint64_t> ends_;
 };
 
-// The low numbers, in the order of a contiguous tensor; empty if there are none.
-std::vector<char> find_lows(const ChosenFrom& from) {
-  std::vector<char> lows;
-  if (const auto host = from.lows ? from.lows->compute(false) : std::nullopt) {
-    const at::Tensor numbers = host->to(at::kDouble).contiguous();
-    const auto* const at = numbers.const_data_ptr<double>();
-    lows.resize(static_cast<std::size_t>(numbers.numel()));
-    for (std::size_t i = 0; i < lows.size(); ++i) {
-      lows[i] = at[i] <= kLow || (from.zeros_are_low && at[i] == 0) ? 1 : 0;
+// Tells which numbers are low. Looks only at the numbers that it is asked for, because they are few of
+// a row, and rows of a vocabulary are long.
+class Lows {
+ public:
+  explicit Lows(const ChosenFrom& from) : zeros_are_low_(from.zeros_are_low) {
+    if (!from.lows || !from.lows->pieces.find_bytes(parts_)) {
+      parts_.clear();
+      return;
+    }
+    strides_ = from.lows->strides;
+    type_ = from.lows->type;
+    if (type_ != at::kFloat && type_ != at::kDouble && type_ != at::kHalf &&
+        type_ != at::kBFloat16) {
+      make_doubles(*from.lows);
+    }
+    element_bytes_ = c10::elementSize(type_);
+  }
+
+  bool any() const { return !parts_.empty(); }
+  const at::DimVector& strides() const { return strides_; }
+  // `offset`: that of the number in elements, according to the strides.
+  bool is_low(std::int64_t offset) {
+    std::byte bytes[sizeof(double)];
+    read(static_cast<std::size_t>(offset) * element_bytes_, bytes);
+    const double number = to_double(bytes);
+    return number <= kLow || (zeros_are_low_ && number == 0);
+  }
+
+ private:
+  void make_doubles(const Taken& taken) {
+    const auto host = taken.compute(false);
+    if (!host) {
+      parts_.clear();
+      return;
+    }
+    doubles_ = host->to(at::kDouble).contiguous();
+    strides_ = doubles_.strides();
+    type_ = at::kDouble;
+    parts_ = {{doubles_.nbytes(), static_cast<const std::byte*>(doubles_.const_data_ptr())}};
+  }
+
+  void read(std::size_t at, std::byte* to) {
+    std::size_t left = element_bytes_;
+    const std::size_t begin = part_ == 0 ? 0 : parts_[part_ - 1].end;
+    if (at < begin || at >= parts_[part_].end) {
+      part_ = static_cast<std::size_t>(
+          std::upper_bound(parts_.begin(), parts_.end(), at,
+                           [](std::size_t place, const auto& part) { return place < part.end; }) -
+          parts_.begin());
+    }
+    for (std::size_t part = part_; left > 0; ++part) {
+      const std::size_t skipped = at - (part == 0 ? 0 : parts_[part - 1].end);
+      const std::size_t bytes = std::min(left, parts_[part].end - at);
+      if (parts_[part].bytes == nullptr) {
+        std::memset(to, 0, bytes);
+      } else {
+        std::memcpy(to, parts_[part].bytes + skipped, bytes);
+      }
+      at += bytes;
+      to += bytes;
+      left -= bytes;
     }
   }
-  return lows;
-}
+
+  double to_double(const std::byte* bytes) const {
+    double number = 0;
+    const auto convert = [&](auto typed) {
+      std::memcpy(&typed, bytes, sizeof typed);
+      number = static_cast<double>(typed);
+    };
+    switch (type_) {
+      case at::kFloat:
+        convert(float());
+        break;
+      case at::kHalf:
+        convert(c10::Half());
+        break;
+      case at::kBFloat16:
+        convert(c10::BFloat16());
+        break;
+      default:
+        convert(double());
+    }
+    return number;
+  }
+
+  const bool zeros_are_low_;
+  std::vector<Pieces::Part> parts_;
+  std::size_t part_ = 0;  // of the last number
+  at::DimVector strides_;
+  at::ScalarType type_ = at::kDouble;
+  std::size_t element_bytes_ = sizeof(double);
+  at::Tensor doubles_;
+};
 
 }  // namespace
 
@@ -187,8 +341,10 @@ at::Tensor DrawnPositions::draw() const {
     together *= from.sizes[i - 1];
   }
   Orders orders(extent);
-  const std::vector<char> lows = orders.can_list() ? find_lows(from) : std::vector<char>();
-  std::vector<std::uint32_t> chosen;
+  std::optional<Lows> lows;
+  if (orders.can_list() && from.lows) {
+    lows.emplace(from);
+  }
   const std::uint64_t step =
       dimension ? static_cast<std::uint64_t>(from.strides[*dimension]) * from.element_bytes
                 : from.element_bytes;
@@ -199,25 +355,17 @@ at::Tensor DrawnPositions::draw() const {
                                      ? seeds.of(begin, step, static_cast<std::uint64_t>(extent))
                                      : Identity(seed).add(from.identity).value();
     std::int64_t* const first = to + row / inner * inner * length + row % inner;
-    if (lows.empty()) {
+    if (!lows || !lows->any()) {
       orders.draw(of_row, ranks, length, first, inner);
     } else {
-      const std::int64_t in_numbers = row / inner * inner * extent + row % inner;
-      chosen = orders.whole(of_row);
-      const auto end_of_high = std::stable_partition(
-          chosen.begin(), chosen.end(),
-          [&](std::uint32_t at) { return lows[in_numbers + at * inner] == 0; });
-      const std::int64_t high = end_of_high - chosen.begin();
-      for (std::int64_t i = 0; i < length; ++i) {
-        const std::int64_t rank = std::min(ranks.first + i, extent - 1);
-        std::int64_t place = ranks.ascending ? extent - 1 - rank : rank;
-        if (ranks.independent) {
-          place = static_cast<std::int64_t>(
-              Identity(of_row).add(static_cast<std::uint64_t>(i)).value() %
-              static_cast<std::uint64_t>(high > 0 ? high : extent));
-        }
-        first[i * inner] = chosen[place];
+      std::int64_t offset = 0;
+      for (std::size_t i = 0; i < index.size(); ++i) {
+        offset += index[i] * lows->strides()[i];
       }
+      orders.draw_above(of_row, ranks, length, first, inner, [&](std::int64_t position) {
+        return lows->is_low(dimension ? offset + position * lows->strides()[*dimension]
+                                      : offset_of(position, from.sizes, lows->strides()));
+      });
     }
     for (std::size_t i = from.sizes.size(); dimension && i > 0; --i) {
       if (i - 1 == *dimension) {

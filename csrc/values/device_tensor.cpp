@@ -1,6 +1,7 @@
 #include "values/device_tensor.h"
 
 #include "values/gpu.h"
+#include "values/identity.h"
 #include "values/value.h"
 
 #include <ATen/EmptyTensor.h>
@@ -15,9 +16,14 @@ namespace {
 constexpr std::int64_t kMaxForgotten = 4096;
 // Above this number of pieces, values are written instead of held.
 constexpr std::int64_t kMaxHeld = 1024;
-// Above this number of pieces, bytes between them are taken too, unless there are this many for each.
+// Above this number of pieces, values include the bytes between them, unless these are too many.
+constexpr std::int64_t kMaxApart = 256;
+// Above this number of pieces, bytes between them are taken too, unless they are too many.
 constexpr std::int64_t kMaxTaken = 4096;
+// The bytes are too many if there are this many from the first to the last piece for each of theirs.
 constexpr std::size_t kMaxGap = 64;
+// At the ends of a span, as much as this part of it may be left of an older value.
+constexpr std::size_t kMaxRest = 4;
 // Of tensors of more pieces, the bytes between the pieces are checked and marked too.
 constexpr std::int64_t kMaxChecked = 1 << 18;
 // Origins are listed up to this number, and pieces get different ones up to this number.
@@ -63,6 +69,17 @@ std::int64_t DeviceTensor::elements_together(std::size_t* outer) const {
   return together;
 }
 
+std::size_t DeviceTensor::largest_gap() const {
+  std::size_t outer = 0;
+  std::int64_t extent = elements_together(&outer);  // of what the inner dimensions span
+  std::int64_t largest = 0;
+  while (outer-- > 0) {
+    largest = std::max(largest, strides_[outer] - extent);
+    extent += (sizes_[outer] - 1) * strides_[outer];
+  }
+  return static_cast<std::size_t>(largest) * element_bytes_;
+}
+
 template <typename Visit>
 void DeviceTensor::for_each_run(const Visit& visit) const {
   std::size_t outer = 0;
@@ -103,10 +120,10 @@ ferro_sim_certainty DeviceTensor::certainty(ferro_sim_certainty of_span) const {
   return least;
 }
 
-DeviceTensor::Origins DeviceTensor::origins() const {
+DeviceTensor::Origins DeviceTensor::origins(std::uint64_t address, std::size_t bytes) {
   static ferro_sim_origin_piece found[kMaxOrigins];
   Origins all;
-  const std::int64_t count = gpu().origins(address_, span(), found, kMaxOrigins, &all.least);
+  const std::int64_t count = gpu().origins(address, bytes, found, kMaxOrigins, &all.least);
   all.pieces = {found, static_cast<std::size_t>(std::max<std::int64_t>(count, 0))};
   return all;
 }
@@ -140,19 +157,25 @@ Taken DeviceTensor::zeros() const {
 
 std::optional<Taken> DeviceTensor::take() const {
   Taken taken{sizes_, strides_, type_, {}};
-  if (!taken.pieces.add(address_, span())) {
-    return std::nullopt;
+  if (is_dense() || (runs() > kMaxTaken && span() / bytes() < kMaxGap)) {
+    return taken.pieces.add(address_, span()) ? std::optional(std::move(taken)) : std::nullopt;
   }
-  // The bytes between the elements may belong to values that no operand needs.
-  if (is_dense() || taken.pieces.count() == 1 ||
-      (runs() > kMaxTaken && span() / bytes() < kMaxGap)) {
+  // The bytes between the elements may belong to values that no operand needs, unless each piece is
+  // larger than a gap. They may also be very many pieces, so these are not listed.
+  if (taken.pieces.take_few(address_, span(), largest_gap() + 1, span() / bytes() >= kMaxGap)) {
     return taken;
   }
   if (runs() > kMaxChecked) {
     return std::nullopt;
   }
-  taken.pieces = {};
-  for_each_run([&](std::uint64_t at, std::size_t run) { return taken.pieces.add(at, run); });
+  bool mapped = true;
+  for_each_run([&](std::uint64_t at, std::size_t run) {
+    mapped = taken.pieces.add(at, run);
+    return mapped;
+  });
+  if (!mapped) {
+    return std::nullopt;
+  }
   taken.strides = at::DimVector(c10::TensorType::contiguousStridesOf(sizes_));
   return taken;
 }
@@ -186,6 +209,84 @@ void DeviceTensor::hold(Value& value, ferro_sim_certainty certainty) const {
   for_each_run([&](std::uint64_t at, std::size_t run) {
     gpu().hold(at, run, &value, offset, certainty);
     offset += run;
+    return true;
+  });
+}
+
+bool DeviceTensor::is_interleaved() const {
+  for (std::size_t i = 0; i < sizes_.size(); ++i) {
+    if (sizes_[i] > 1 && strides_[i] <= 0) {
+      return false;
+    }
+  }
+  return span() > bytes() && span() / bytes() < kMaxGap && runs() > kMaxApart;
+}
+
+std::optional<DeviceTensor::Span> DeviceTensor::take_span() const {
+  Pieces pieces;
+  if (!pieces.add(address_, span())) {
+    return std::nullopt;
+  }
+  const std::size_t most = span() / kMaxRest;
+  const std::size_t before = pieces.add_rest_before(address_, most, largest_gap());
+  pieces.add_rest_behind(address_ + span(), most, largest_gap());
+  const std::size_t all = pieces.bytes();
+  if (before % element_bytes_ != 0 || all % element_bytes_ != 0) {
+    // A value of elements of another size.
+    pieces = {};
+    pieces.add(address_, span());
+    return Span{
+        {{static_cast<std::int64_t>(span() / element_bytes_)}, {1}, type_, std::move(pieces)}, 0};
+  }
+  return Span{{{static_cast<std::int64_t>(all / element_bytes_)}, {1}, type_, std::move(pieces)},
+              before};
+}
+
+std::optional<at::Tensor> DeviceTensor::lay_onto(const at::Tensor& span, std::size_t before,
+                                                 const at::Tensor& host) const {
+  if (host.sizes() != at::IntArrayRef(sizes_) || host.scalar_type() != type_ || !host.is_cpu()) {
+    return std::nullopt;
+  }
+  at::Tensor elements = span.as_strided(
+      sizes_, strides_, span.storage_offset() + static_cast<std::int64_t>(before / element_bytes_));
+  elements.copy_(host);
+  return span;
+}
+
+ferro_sim_origin DeviceTensor::origin_of_span(std::uint64_t begin, std::size_t bytes,
+                                              const ferro_sim_origin& from) const {
+  ferro_sim_origin all = from;
+  Identity identity(from.identity);
+  for (const ferro_sim_origin_piece& piece : origins(begin, bytes).pieces) {
+    all.infinities = std::min(all.infinities, piece.origin.infinities);
+    all.has_lows |= piece.origin.has_lows;
+    all.is_positive &= piece.origin.is_positive;
+    identity.add(piece.origin.identity).add(piece.offset).add(piece.bytes);
+  }
+  all.identity = identity.add_all(sizes_).add_all(strides_).value();
+  return all;
+}
+
+bool DeviceTensor::hold_span(Value& value, std::uint64_t begin, std::size_t bytes,
+                             ferro_sim_certainty certainty) const {
+  const ferro_sim_certainty of_span = least_certainty(address_, span());
+  if (gpu().exchange(begin, bytes, &value, 0) != 0) {
+    return false;
+  }
+  if (certainty == FERRO_SIM_KNOWN || runs() <= kMaxChecked) {
+    // Most often all bytes are known.
+    if (std::min(certainty, of_span) != FERRO_SIM_KNOWN) {
+      mark_runs(certainty);
+    }
+  } else {
+    gpu().write(address_, nullptr, span(), std::min(certainty, of_span), 1);
+  }
+  return true;
+}
+
+void DeviceTensor::mark_runs(ferro_sim_certainty certainty) const {
+  for_each_run([&](std::uint64_t at, std::size_t run) {
+    gpu().write(at, nullptr, run, certainty, 1);
     return true;
   });
 }

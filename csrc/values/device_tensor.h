@@ -45,7 +45,7 @@ class DeviceTensor {
     std::span<const ferro_sim_origin_piece> pieces;
     ferro_sim_certainty least = FERRO_SIM_UNKNOWN;  // of the bytes between the elements too
   };
-  Origins origins() const;
+  Origins origins() const { return origins(address_, span()); }
   // The same with zeros in place of its elements.
   Taken zeros() const;
   // A host tensor of the same layout as far as elements are dense, uninitialised.
@@ -57,6 +57,28 @@ class DeviceTensor {
   bool can_hold() const;
   // Its elements are those of the value, which is made for this tensor, from now on.
   void hold(Value& value, ferro_sim_certainty certainty) const;
+  // Has it many pieces with small gaps between them? Then one value of all bytes from the first element
+  // to the last costs less than a part of memory for each piece.
+  bool is_interleaved() const;
+  // What these bytes are now, as elements without gaps.
+  struct Span {
+    Taken taken;
+    std::size_t before = 0;  // bytes before its first element
+  };
+  // None: the memory is gone.
+  std::optional<Span> take_span() const;
+  // The computed span, after its elements were set to those of `host`. None if the sizes or types
+  // differ.
+  std::optional<at::Tensor> lay_onto(const at::Tensor& span, std::size_t before,
+                                     const at::Tensor& host) const;
+  // The origin of a value of a span, in which its elements have the origin `from`.
+  ferro_sim_origin origin_of_span(std::uint64_t begin, std::size_t bytes,
+                                  const ferro_sim_origin& from) const;
+  // The span is that value from now on. Only its elements get the certainty; of very many, the bytes
+  // between them too, if they have a higher one. False, without an effect: other processes share the
+  // memory.
+  bool hold_span(Value& value, std::uint64_t begin, std::size_t bytes,
+                 ferro_sim_certainty certainty) const;
   // Writes a tensor that `lay_out` returned. Where that takes too many marks, the bytes between its
   // pieces get the certainty too, and all of them the least that any of them had.
   void write(const at::Tensor& laid_out, ferro_sim_certainty certainty,
@@ -67,9 +89,11 @@ class DeviceTensor {
   void forget(bool keep, const ferro_sim_origin& from) const;
 
  private:
+  static Origins origins(std::uint64_t address, std::size_t bytes);
   void write_bytes(const at::Tensor& laid_out, ferro_sim_certainty certainty) const;
   // Says where the elements come from, and for many pieces also the bytes between them.
   void originate(const ferro_sim_origin& from) const;
+  void mark_runs(ferro_sim_certainty certainty) const;
   // Bytes from the first element to the last.
   std::size_t span() const { return span_; }
   bool is_dense() const { return span_ == bytes(); }
@@ -77,6 +101,8 @@ class DeviceTensor {
   // before.
   std::int64_t elements_together(std::size_t* outer = nullptr) const;
   std::int64_t runs() const { return elements_ / elements_together(); }
+  // At least the bytes between any two pieces that follow each other.
+  std::size_t largest_gap() const;
   // Calls `visit(address, bytes)` for the contiguous pieces, in the order of the elements, until it
   // returns false.
   template <typename Visit>

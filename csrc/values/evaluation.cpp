@@ -287,8 +287,11 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     if (!there.is_plain()) {
       return false;
     }
-    if (recipe && there.can_hold()) {
+    if (recipe && there.can_hold() && !there.is_interleaved()) {
       there.hold(*ValueRef(Value::make(recipe, result.slot, from)), certainty);
+      return true;
+    }
+    if (recipe && there.is_interleaved() && hold_span(result, recipe, from)) {
       return true;
     }
     const BelowModes guard;
@@ -308,6 +311,20 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
       there.write(*computed, certainty, from);
     }
     return true;
+  }
+
+  bool hold_span(const Result& result, const std::shared_ptr<Recipe>& recipe,
+                 const ferro_sim_origin& from) const {
+    const DeviceTensor& there = result.slot.layout;
+    std::optional<DeviceTensor::Span> under = there.take_span();
+    if (!under) {
+      return false;
+    }
+    const std::uint64_t begin = there.address() - under->before;
+    const std::size_t bytes = under->taken.pieces.bytes();
+    const ferro_sim_origin all = there.origin_of_span(begin, bytes, from);
+    const ValueRef value(Value::make(recipe, result.slot, all, std::move(*under)));
+    return there.hold_span(*value, begin, bytes, certainty);
   }
 
   // Positions of numbers are choices; those of unknown integers and booleans are unknown.
@@ -446,9 +463,7 @@ void Evaluation::find_operands(Arguments arguments) {
   const bool ignores_first = traits_.factor && is_zero(arguments[*traits_.factor]);
   for (std::size_t place = 0; place < arguments.size(); ++place) {
     const c10::IValue& argument = arguments[place];
-    const bool overwritten = (place == 0 && ignores_first) ||
-                             std::find(traits_.overwritten.begin(), traits_.overwritten.end(),
-                                       place) != traits_.overwritten.end();
+    const bool overwritten = (place == 0 && ignores_first) || traits_.overwrites(place);
     for_each_tensor(argument, [&](const at::Tensor& tensor, std::size_t in_list) {
       if (!tensor.defined()) {
         return;
@@ -647,7 +662,7 @@ void Evaluation::collect_results(const Stack& stack) {
   };
   for (const std::size_t place : traits_.written) {
     // An argument that is only overwritten has no contents to keep.
-    add(kept_[place], true, place, !op_.schema().arguments()[place].kwarg_only());
+    add(kept_[place], true, place, !traits_.overwrites(place));
   }
   const std::size_t first = stack.size() - traits_.returns;
   for (std::size_t i = 0; i < traits_.returns; ++i) {

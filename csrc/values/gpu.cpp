@@ -24,6 +24,7 @@ Gpu found() {
   find(gpu.take_pieces, "ferro_sim_take_pieces");
   find(gpu.release, "ferro_sim_release");
   find(gpu.hold, "ferro_sim_hold");
+  find(gpu.exchange, "ferro_sim_exchange");
   find(gpu.write, "ferro_sim_write");
   find(gpu.originate, "ferro_sim_originate");
   find(gpu.origins, "ferro_sim_origins");

@@ -15,6 +15,7 @@ struct Gpu {
   decltype(&ferro_sim_take_pieces) take_pieces;
   decltype(&ferro_sim_release) release;
   decltype(&ferro_sim_hold) hold;
+  decltype(&ferro_sim_exchange) exchange;
   decltype(&ferro_sim_write) write;
   decltype(&ferro_sim_originate) originate;
   decltype(&ferro_sim_origins) origins;

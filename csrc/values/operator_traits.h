@@ -6,6 +6,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/function_schema.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -41,6 +42,9 @@ struct OperatorTraits {
   std::vector<std::size_t> written;
   // Of these, arguments whose earlier contents do not matter.
   std::vector<std::size_t> overwritten;
+  bool overwrites(std::size_t place) const {
+    return std::find(overwritten.begin(), overwritten.end(), place) != overwritten.end();
+  }
   // The place of the factor of its first argument. If it is zero, that argument is not read.
   std::optional<std::size_t> factor;
   // By place among the returns: is it one of these arguments?

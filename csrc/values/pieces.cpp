@@ -5,7 +5,9 @@
 
 #include <ATen/EmptyTensor.h>
 
+#include <algorithm>
 #include <cstring>
+#include <limits>
 
 namespace ferro::values {
 namespace {
@@ -28,11 +30,29 @@ Pieces::~Pieces() {
 }
 
 bool Pieces::add(std::uint64_t address, std::size_t bytes) {
+  return add(address, bytes, std::numeric_limits<std::size_t>::max());
+}
+
+bool Pieces::take_few(std::uint64_t address, std::size_t bytes, std::size_t least, bool only_one) {
+  constexpr std::size_t kMaxParts = 64;
+  *this = {};
+  bool suits = add(address, bytes, kMaxParts) && this->bytes() == bytes;
+  for (std::size_t i = 1; suits && i < count(); ++i) {
+    suits = !only_one && (i + 1 == count() || pieces_[i].bytes >= least);
+  }
+  if (!suits) {
+    *this = {};
+  }
+  return suits;
+}
+
+bool Pieces::add(std::uint64_t address, std::size_t bytes, std::size_t most_parts) {
   const std::size_t before = pieces_.size();
   std::size_t room = 4;
   while (true) {
     pieces_.resize(before + room);
-    const std::int64_t count = gpu().take_pieces(address, bytes, pieces_.data() + before, room);
+    const std::int64_t count =
+        gpu().take_pieces(address, bytes, pieces_.data() + before, room, most_parts);
     const auto found = static_cast<std::size_t>(count < 0 ? 0 : count);
     if (found <= room) {
       pieces_.resize(before + found);
@@ -41,6 +61,41 @@ bool Pieces::add(std::uint64_t address, std::size_t bytes) {
     pieces_.resize(before);
     room = found;
   }
+}
+
+std::size_t Pieces::add_rest_before(std::uint64_t address, std::size_t most, std::size_t zeros) {
+  ferro_sim_piece& first = pieces_.front();
+  const bool is_value = value_of(first) != nullptr;
+  const std::size_t rest = is_value ? first.offset : first.contents == nullptr ? zeros : 0;
+  if (rest > most || !is_at(address - rest, rest, first.contents, 0)) {
+    return 0;
+  }
+  first.offset = 0;
+  first.bytes += rest;
+  return rest;
+}
+
+std::size_t Pieces::add_rest_behind(std::uint64_t end, std::size_t most, std::size_t zeros) {
+  ferro_sim_piece& last = pieces_.back();
+  std::size_t offset = 0;
+  std::size_t rest = last.contents == nullptr ? zeros : 0;
+  if (const Value* const value = value_of(last)) {
+    offset = last.offset + last.bytes;
+    rest = value->bytes() > offset ? value->bytes() - offset : 0;
+  }
+  if (rest > most || !is_at(end, rest, last.contents, offset)) {
+    return 0;
+  }
+  last.bytes += rest;
+  return rest;
+}
+
+bool Pieces::is_at(std::uint64_t address, std::size_t bytes, const ferro_sim_contents* contents,
+                   std::size_t offset) {
+  Pieces there;
+  return bytes > 0 && there.take_few(address, bytes, 0, true) &&
+         there.pieces_[0].contents == contents &&
+         (contents == nullptr || there.pieces_[0].offset == offset);
 }
 
 std::size_t Pieces::bytes() const {
@@ -61,6 +116,23 @@ Value* Pieces::only_value(std::size_t* offset) const {
   }
   *offset = pieces_[0].offset;
   return value_of(pieces_[0]);
+}
+
+bool Pieces::find_bytes(std::vector<Part>& parts) const {
+  std::size_t end = 0;
+  for (const ferro_sim_piece& piece : pieces_) {
+    const std::byte* from = nullptr;
+    if (piece.contents != nullptr) {
+      from = static_cast<const std::byte*>(piece.contents->kind->bytes(piece.contents));
+      if (from == nullptr) {
+        return false;
+      }
+      from += piece.offset;
+    }
+    end += piece.bytes;
+    parts.push_back({end, from});
+  }
+  return true;
 }
 
 bool Pieces::copy_to(std::byte* to) const {
@@ -93,9 +165,17 @@ std::optional<at::Tensor> Taken::compute(bool writable) const {
     } else if (offset == 0 && pieces.bytes() == computed.nbytes()) {
       shared = value->take_over();
     }
+    const at::Tensor& found = shared ? *shared : computed;
+    const auto start = static_cast<std::size_t>(found.storage_offset()) * found.itemsize();
     if (shared) {
-      const auto start = static_cast<std::size_t>(shared->storage_offset()) * shared->itemsize();
-      return view_of(shared->storage(), start + offset, *this);
+      return view_of(found.storage(), start + offset, *this);
+    }
+    // The elements may be few of the value's.
+    const auto elements = static_cast<std::size_t>(c10::multiply_integers(sizes));
+    if (elements * c10::elementSize(type) < pieces.bytes()) {
+      at::Tensor copy = at::detail::empty_cpu(sizes, type);
+      copy.copy_(view_of(found.storage(), start + offset, *this));
+      return copy;
     }
   }
   const auto bytes = static_cast<std::int64_t>(pieces.bytes());

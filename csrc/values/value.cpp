@@ -118,16 +118,25 @@ void Recipe::for_each_input(const std::function<void(Value&)>& visit) const {
   } else if (positions_ && positions_->from.lows) {
     positions_->from.lows->pieces.for_each_value(visit);
   }
+  for (const Value* const value : values_) {
+    if (value->under_) {
+      value->under_->taken.pieces.for_each_value(visit);
+    }
+  }
 }
 
 bool Recipe::is_repeatable() const {
+  if (std::any_of(values_.begin(), values_.end(),
+                  [](const Value* value) { return value->under_.has_value(); })) {
+    return false;
+  }
   return positions_ ? !positions_->from.lows : !host_->has_inputs();
 }
 
 std::size_t Recipe::cost() const {
   std::size_t all = host_ ? host_->bytes_to_copy() : 0;
   for (const Value* const value : values_) {
-    all += value->slot_->layout.bytes();
+    all += value->bytes();
   }
   return all;
 }
@@ -155,19 +164,21 @@ void Recipe::run_alone() {
   std::vector<Value*> values;
   const bool ran = run();
   values.swap(values_);
-  for (Value* const value : values) {
-    const Value::Slot& slot = *value->slot_;
-    std::optional<at::Tensor> result;
-    if (ran) {
-      result = positions_ ? positions_->draw()
-                          : host_->value(slot.of_argument, slot.place, slot.in_list);
-    }
-    value->set(result ? slot.layout.lay_out(*result) : std::nullopt, again);
+  std::vector<std::optional<at::Tensor>> results(values.size());
+  for (std::size_t i = 0; ran && i < values.size(); ++i) {
+    const Value::Slot& slot = *values[i]->slot_;
+    results[i] =
+        positions_ ? positions_->draw() : host_->value(slot.of_argument, slot.place, slot.in_list);
   }
+  // Before the results are laid out: then only these hold what is under them, and may write to it.
   if (host_) {
     host_->clear(!again);
   } else if (!again) {
     positions_->from.lows.reset();
+  }
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i]->set(results[i] ? values[i]->lay_out(*results[i]) : std::nullopt, again);
+    results[i].reset();
   }
   if (waiting_) {
     graph().waiting.erase(*waiting_);
@@ -190,6 +201,13 @@ Value* Value::make(std::shared_ptr<Recipe> recipe, Slot slot, const ferro_sim_or
   recipe->values_.push_back(value);
   value->recipe_ = std::move(recipe);
   value->slot_.emplace(std::move(slot));
+  return value;
+}
+
+Value* Value::make(std::shared_ptr<Recipe> recipe, Slot slot, const ferro_sim_origin& from,
+                   DeviceTensor::Span under) {
+  Value* const value = make(std::move(recipe), std::move(slot), from);
+  value->under_.emplace(std::move(under));
   return value;
 }
 
@@ -231,8 +249,25 @@ std::optional<at::Tensor> Value::take_over() {
   return std::exchange(computed_, at::Tensor());
 }
 
+std::optional<at::Tensor> Value::lay_out(const at::Tensor& result) {
+  if (!under_) {
+    return slot_->layout.lay_out(result);
+  }
+  const std::size_t before = under_->before;
+  std::optional<at::Tensor> span = under_->taken.compute(true);
+  under_.reset();
+  return span ? slot_->layout.lay_onto(*span, before, result) : std::nullopt;
+}
+
+std::size_t Value::bytes() const {
+  return computed_.defined() ? computed_.nbytes()
+         : under_            ? under_->taken.pieces.bytes()
+                             : slot_->layout.bytes();
+}
+
 void Value::set(std::optional<at::Tensor> computed, bool again) {
   Graph& g = graph();
+  under_.reset();
   if (!computed) {
     recipe_.reset();
     return;

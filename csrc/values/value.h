@@ -83,11 +83,16 @@ class Value : public ferro_sim_contents {
     std::size_t in_list = 0;
   };
   static Value* make(std::shared_ptr<Recipe> recipe, Slot slot, const ferro_sim_origin& from);
+  // The bytes of an interleaved result, from its first element to its last: what was there, under the
+  // result.
+  static Value* make(std::shared_ptr<Recipe> recipe, Slot slot, const ferro_sim_origin& from,
+                     DeviceTensor::Span under);
   // Of a tensor that `lay_out` returned.
   static Value* make(at::Tensor computed, const ferro_sim_origin& from);
 
   // Null for contents of another kind.
   static Value* of(ferro_sim_contents* contents);
+  std::size_t bytes() const;
   // The tensor with the bytes, computed now; undefined if they cannot be computed.
   const at::Tensor& compute();
   // The same for the only holder, who may write to it.
@@ -100,11 +105,13 @@ class Value : public ferro_sim_contents {
   static const void* bytes_of(ferro_sim_contents* self);
   static void destroy(ferro_sim_contents* self);
   static const ferro_sim_contents_kind kKind;
+  std::optional<at::Tensor> lay_out(const at::Tensor& result);
   void set(std::optional<at::Tensor> computed, bool again);
   void drop();
 
   std::shared_ptr<Recipe> recipe_;  // null once it has run, unless it can run again
   std::optional<Slot> slot_;
+  std::optional<DeviceTensor::Span> under_;
   at::Tensor computed_;
   std::optional<std::list<Value*>::iterator> kept_;  // is computed, and could be again
 };

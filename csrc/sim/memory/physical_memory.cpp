@@ -237,13 +237,7 @@ void PhysicalMemory::hold(std::size_t offset, std::size_t bytes, const ContentsR
   }
   if (backed_) {
     certainties_.set(offset, bytes, FERRO_SIM_KNOWN);
-    contents_.set(offset, bytes, contents, at);
-    origins_.remove(offset, bytes);
-    for_each_piece(offset, bytes, [this](std::size_t where, std::size_t piece) {
-      if (piece == kChunk) {
-        clear_piece(where, piece);
-      }
-    });
+    exchange(offset, bytes, contents, at);
     return;
   }
   if (const std::byte* const there = shared_ == nullptr ? nullptr : contents.bytes()) {
@@ -252,6 +246,21 @@ void PhysicalMemory::hold(std::size_t offset, std::size_t bytes, const ContentsR
     clear(offset, bytes);
     mark(offset, bytes, FERRO_SIM_UNKNOWN);
   }
+}
+
+void PhysicalMemory::exchange(std::size_t offset, std::size_t bytes, const ContentsRef& contents,
+                              std::size_t at) {
+  FERRO_CHECK(!is_shared(), "shared memory holds no contents");
+  if (!backed_) {
+    return;
+  }
+  contents_.set(offset, bytes, contents, at);
+  origins_.remove(offset, bytes);
+  for_each_piece(offset, bytes, [this](std::size_t where, std::size_t piece) {
+    if (piece == kChunk) {
+      clear_piece(where, piece);
+    }
+  });
 }
 
 void PhysicalMemory::compute(std::size_t offset, std::size_t bytes) {
@@ -270,8 +279,9 @@ void PhysicalMemory::compute(std::size_t offset, std::size_t bytes) {
   }
 }
 
-void PhysicalMemory::take_pieces(std::size_t offset, std::size_t bytes,
-                                 std::vector<ferro_sim_piece>& pieces) {
+std::size_t PhysicalMemory::take_pieces(std::size_t offset, std::size_t bytes,
+                                        std::vector<ferro_sim_piece>& pieces, std::size_t most) {
+  std::size_t end = offset;
   const auto add = [&](ContentsRef contents, std::size_t at, std::size_t part) {
     if (!pieces.empty()) {
       ferro_sim_piece& last = pieces.back();
@@ -291,10 +301,12 @@ void PhysicalMemory::take_pieces(std::size_t offset, std::size_t bytes,
   std::vector<Held> fresh;
   contents_.for_each_part(
       offset, bytes,
-      [&](std::size_t, std::size_t part, const ContentsRef& contents, std::size_t skipped) {
+      [&](std::size_t at, std::size_t part, const ContentsRef& contents, std::size_t skipped) {
+        end = at + part;
         add(contents, skipped, part);
       },
       [&](std::size_t at, std::size_t part) {
+        end = at + part;
         for_each_piece(at, part, [&](std::size_t within, std::size_t piece) {
           const std::byte* const from = find(within);
           if (from == nullptr) {
@@ -307,7 +319,8 @@ void PhysicalMemory::take_pieces(std::size_t offset, std::size_t bytes,
           }
           add(std::move(copied), 0, piece);
         });
-      });
+      },
+      most);
   for (Held& held : fresh) {
     writes_become_contents_ = writes_become_contents_ || held.bytes >= kHeldWrite;
     contents_.set(held.at, held.bytes, std::move(held.contents), 0);
@@ -315,6 +328,7 @@ void PhysicalMemory::take_pieces(std::size_t offset, std::size_t bytes,
       clear_piece(held.at, held.bytes);
     }
   }
+  return end - offset;
 }
 
 void PhysicalMemory::list_origins(std::size_t offset, std::size_t bytes, std::size_t most,

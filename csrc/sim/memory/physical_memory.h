@@ -19,6 +19,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <unordered_map>
@@ -76,12 +77,18 @@ class PhysicalMemory {
   // Makes the range hold these bytes of the contents, from `at` on, and known. Shared memory
   // computes the bytes now; unbacked memory drops them.
   void hold(std::size_t offset, std::size_t bytes, const ContentsRef& contents, std::size_t at);
+  // The same in memory of this process only, and each byte keeps its certainty.
+  void exchange(std::size_t offset, std::size_t bytes, const ContentsRef& contents, std::size_t at);
+  bool is_shared() const { return shared_ != nullptr; }
   // Computes the contents of the range. Contents that cannot be computed become unknown zeros.
   void compute(std::size_t offset, std::size_t bytes);
   // Appends the pieces behind the range, each with a reference for the caller. Bytes in host memory
   // become contents. After that, large writes become contents at once, because they are likely to
-  // be taken again.
-  void take_pieces(std::size_t offset, std::size_t bytes, std::vector<ferro_sim_piece>& pieces);
+  // be taken again. Ends before the part that holds contents after `most` of these. Returns the
+  // number of bytes up to there.
+  std::size_t take_pieces(std::size_t offset, std::size_t bytes,
+                          std::vector<ferro_sim_piece>& pieces,
+                          std::size_t most = std::numeric_limits<std::size_t>::max());
   // Says where the bytes of a range come from, `at` bytes into that origin, until the next write.
   void originate(std::size_t offset, std::size_t bytes, ContentsRef origin, std::size_t at) {
     origins_.set(offset, bytes, std::move(origin), at);

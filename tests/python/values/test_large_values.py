@@ -39,6 +39,29 @@ print(json.dumps(len(sim.uncomputed_reads())))
 """
 
 
+# A tensor with gaps is one value with the bytes between its pieces.
+GAPS = """\
+import json, torch
+from ferro_alloc import sim
+from ferro_alloc.sim import _values
+images = torch.zeros(4, 128, 128, 3, dtype=torch.uint8, device="cuda")
+before = _values.counts()
+images[..., 0] = 1
+images[..., 1:] += 2
+unread = _values.counts()["computed"] - before["computed"]
+total, counts = images.sum().item(), _values.counts()
+kept = [counts["values"] - before["values"], counts["bytes"] - before["bytes"]]
+table = torch.empty(1000, 64, device="cuda")
+table[:, 0::2] = torch.arange(1000, device="cuda")[:, None]
+half = [table[3, 2].item(), table[:, ::2].sum().item(), len(sim.uncomputed_reads())]
+table[:, 1::2] = 1
+print(json.dumps([unread, total, kept, half, table.sum().item(), len(sim.uncomputed_reads())]))
+table.add_(torch.empty(1000, 64, device="cuda"))[:, 5:60:2] = 3
+print(json.dumps([table[9, 7].item(), len(sim.uncomputed_reads()),
+                  table[9, 8].cpu().shape, len(sim.uncomputed_reads())]))
+"""
+
+
 # Rows that are longer than those for which one kernel finds the mode.
 MODES_OF_UNKNOWN = """\
 import json, torch
@@ -100,6 +123,40 @@ def test_random_programs_have_the_host_s_values(
     found = last_line(run_simulated, "sim_random_values.py", str(seed), "400", **MODES[mode])
     assert found["computed"] > 0
     assert (found["wrong"], found["unknown"], found["left"]) == ([], 0, [0, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("mode", "seed"),
+    [
+        ("eager", 1),
+        ("adversarial", 2),
+        *(
+            pytest.param(mode, seed, marks=pytest.mark.long)
+            for mode in MODES
+            for seed in range(3, 7)
+        ),
+    ],
+)
+def test_random_writes_with_gaps_have_the_host_s_values(
+    run_simulated: RunSimulated, mode: str, seed: int
+) -> None:
+    found = last_line(run_simulated, "sim_random_gaps.py", str(seed), "300", **MODES[mode])
+    assert found["computed"] > 0
+    assert (found["wrong"], found["silent"], found["unsure"]) == ([], [], [])
+    assert found["left"] == [0, 0, 0]
+
+
+def test_a_write_with_gaps_is_one_value(run_simulated: RunSimulated) -> None:
+    lines = run_simulated(GAPS).stdout.splitlines()
+    unread, total, (values, size), half, whole, unknown = json.loads(lines[0])
+    assert (unread, total) == (0, 4 * 128 * 128 * 5)
+    # That of the images, and the sum.
+    assert values <= 2
+    assert size < 1.1 * 4 * 128 * 128 * 3
+    assert half == [3, 32 * 999 * 500, 0]
+    assert (whole, unknown) == (32 * 999 * 500 + 32 * 1000, 0)
+    # Only what is written is known.
+    assert json.loads(lines[1]) == [3, 0, [], 1]
 
 
 def test_drawn_indices_are_used_consistently(run_simulated: RunSimulated) -> None:

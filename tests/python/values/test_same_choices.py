@@ -95,3 +95,10 @@ def test_each_replay_makes_its_results_unknown(run_simulated: RunSimulated, mode
     assert found(run_simulated, "replayed", mode)["found"] == [0, 1, 0, 1]
     # Each replay computes other numbers.
     assert found(run_simulated, "replayed_choices", mode)["found"] is False
+
+
+def test_low_numbers_of_long_rows_come_last(run_simulated: RunSimulated) -> None:
+    wrong, distinct = json.loads(run_simulated("sim_low_numbers.py").stdout.splitlines()[-1])
+    assert wrong == []
+    # All numbers of the row are low.
+    assert distinct == 4

@@ -119,6 +119,26 @@ TEST(SimContents, AgreeWithAModelOfBytes) {
   EXPECT_EQ(destroyed, made);
 }
 
+TEST(SimContents, AreListedUpToTheMostParts) {
+  int destroyed = 0;
+  PhysicalMemory memory(kBytes, true);
+  ASSERT_TRUE(memory.allocate(kBytes).has_value());
+  const ContentsRef held(draw(100, 1, &destroyed));
+  for (std::size_t i = 0; i < 100; ++i) {
+    memory.hold(10 * i, 1, held, i);
+  }
+  std::vector<ferro_sim_piece> pieces;
+  EXPECT_EQ(memory.take_pieces(0, 1000, pieces, 3), 30U);
+  EXPECT_EQ(pieces.size(), 6U);
+  EXPECT_EQ(memory.take_pieces(5, 10, pieces, 1), 10U);
+  for (const ferro_sim_piece& piece : pieces) {
+    const ContentsRef last(piece.contents);
+    if (piece.contents != nullptr) {
+      --piece.contents->references;
+    }
+  }
+}
+
 TEST(SimContents, ThatCannotBeComputedAreUnknownZeros) {
   int destroyed = 0;
   PhysicalMemory memory(kBytes, true);

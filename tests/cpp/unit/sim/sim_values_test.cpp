@@ -105,7 +105,8 @@ void look(void* argument) {
   ++note->calls;
   note->certainty = ferro_sim_least_certainty(note->at, sizeof note->seen);
   std::array<ferro_sim_piece, kWords> pieces{};
-  const auto count = ferro_sim_take_pieces(note->at, sizeof note->seen, pieces.data(), kWords);
+  const auto count =
+      ferro_sim_take_pieces(note->at, sizeof note->seen, pieces.data(), kWords, kWords);
   auto* to = reinterpret_cast<std::byte*>(note->seen.data());
   for (std::int64_t i = 0; i < count; ++i) {
     const auto& [contents, offset, bytes] = pieces.at(static_cast<std::size_t>(i));
