@@ -407,6 +407,9 @@ bool same_layout(const at::Tensor& one, const at::Tensor& other) {
 
 }  // namespace
 
+Evaluation::Evaluation(const c10::OperatorHandle& op, const OperatorTraits& traits)
+    : op_(op), traits_(traits) {}
+
 Evaluation::~Evaluation() {
   if (answering_) {
     gpu().end_answer();

@@ -30,8 +30,7 @@ class Evaluation {
  public:
   using Arguments = c10::ArrayRef<c10::IValue>;
 
-  Evaluation(const c10::OperatorHandle& op, const OperatorTraits& traits)
-      : op_(op), traits_(traits) {}
+  Evaluation(const c10::OperatorHandle& op, const OperatorTraits& traits);
   ~Evaluation();
   Evaluation(const Evaluation&) = delete;
   Evaluation& operator=(const Evaluation&) = delete;
