@@ -180,9 +180,8 @@ FERRO_SIM_CONTROL int ferro_sim_originate(uint64_t address, size_t bytes,
   if (!segments.mapped()) {
     return -1;
   }
-  const ferro::sim::ContentsRef held = ferro::sim::make_origin(*origin);
   for (const auto& segment : segments) {
-    segment.memory->originate(segment.offset, segment.bytes, held, offset);
+    segment.memory->originate(segment.offset, segment.bytes, *origin, offset);
     offset += segment.bytes;
   }
   return 0;
@@ -237,9 +236,8 @@ FERRO_SIM_CONTROL int ferro_sim_forget(uint64_t address, size_t bytes, int keep,
   if (!segments.mapped()) {
     return -1;
   }
-  const ferro::sim::ContentsRef held = ferro::sim::make_origin(*origin);
   for (const auto& segment : segments) {
-    segment.memory->forget(segment.offset, segment.bytes, keep != 0, held, offset);
+    segment.memory->forget(segment.offset, segment.bytes, keep != 0, *origin, offset);
     offset += segment.bytes;
   }
   return 0;

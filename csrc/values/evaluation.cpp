@@ -533,7 +533,9 @@ void Evaluation::begin(Arguments arguments) {
   // An operator that writes to no argument leaves its inputs as they are.
   if (traits_.written.empty() && traits_.kind == Kind::kPlain && !traits_.random) {
     takes_late_ = true;
-    keep(arguments);
+    if (job_->computable) {
+      keep(arguments);
+    }
     return;
   }
   takes_ = submit(call_job<&Job::take>);
@@ -735,32 +737,48 @@ struct UnsetTensor {
   void* stream = nullptr;
 };
 
-void forget(void* held) {
-  const std::unique_ptr<UnsetTensor> unset(static_cast<UnsetTensor*>(held));
-  unset->there.forget(true, unset->origin);
+void forget(void* tensor) {
+  const UnsetTensor& unset = *static_cast<UnsetTensor*>(tensor);
+  unset.there.forget(true, unset.origin);
 }
 
-void forget_in_replays(void* held) {
-  const std::unique_ptr<UnsetTensor> unset(static_cast<UnsetTensor*>(held));
-  unset->origin.identity = identity_in_capture(unset->origin.identity);
-  unset->there.forget_in_replays(unset->device, unset->stream, unset->origin);
+// The same for one that the caller passed on.
+void forget_queued(void* tensor) {
+  forget(tensor);
+  delete static_cast<UnsetTensor*>(tensor);
+}
+
+void forget_in_replays(void* tensor) {
+  UnsetTensor& unset = *static_cast<UnsetTensor*>(tensor);
+  unset.origin.identity = identity_in_capture(unset.origin.identity);
+  unset.there.forget_in_replays(unset.device, unset.stream, unset.origin);
 }
 
 }  // namespace
 
 void forget_unset(const at::Tensor& tensor) {
-  auto unset = std::make_unique<UnsetTensor>();
-  if (!unset->there.describe(tensor)) {
+  UnsetTensor unset;
+  if (!unset.there.describe(tensor)) {
     return;
   }
-  unset->device = tensor.device().index();
-  unset->stream = c10::cuda::getCurrentCUDAStream(tensor.device().index()).stream();
-  unset->origin.identity = Identity().add_all(tensor.sizes()).add_all(tensor.strides()).value();
-  if (gpu().in_order(unset->device, unset->stream, forget, unset.get()) != 0) {
-    gpu().at_once(forget_in_replays, unset.get());
+  unset.device = tensor.device().index();
+  unset.stream = c10::cuda::getCurrentCUDAStream(tensor.device().index()).stream();
+  unset.origin.identity = Identity().add_all(tensor.sizes()).add_all(tensor.strides()).value();
+  switch (gpu().in_order_if_eager(unset.device, unset.stream, forget, &unset)) {
+    case 0:
+      return;
+    case 2: {
+      auto queued = std::make_unique<UnsetTensor>(unset);
+      if (gpu().in_order(unset.device, unset.stream, forget_queued, queued.get()) == 0) {
+        static_cast<void>(queued.release());
+        return;
+      }
+      break;
+    }
+    default:
+      break;
   }
-  // The function owns it.
-  static_cast<void>(unset.release());
+  gpu().at_once(forget_in_replays, &unset);
 }
 
 }  // namespace ferro::values

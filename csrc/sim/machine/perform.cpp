@@ -178,10 +178,9 @@ void forget(Machine& machine, const Forget& forget) {
     }
     ferro_sim_origin origin = range.origin;
     origin.identity = (origin.identity ^ forget.replay) * 0x9e3779b97f4a7c15 | 1;
-    const ContentsRef held = make_origin(origin);
     std::size_t offset = range.offset;
     for (const Segment& segment : segments) {
-      segment.memory->forget(segment.offset, segment.bytes, true, held, offset);
+      segment.memory->forget(segment.offset, segment.bytes, true, origin, offset);
       offset += segment.bytes;
     }
   }

@@ -4,22 +4,6 @@
 #include <cstring>
 
 namespace ferro::sim {
-namespace {
-
-constexpr ferro_sim_contents_kind kOrigin = {
-    [](ferro_sim_contents*) -> const void* { return nullptr; },
-    [](ferro_sim_contents* self) { delete self; },
-};
-
-}  // namespace
-
-ContentsRef make_origin(const ferro_sim_origin& origin) {
-  auto* const contents = new ferro_sim_contents;
-  contents->kind = &kOrigin;
-  contents->references = 0;
-  contents->origin = origin;
-  return ContentsRef(contents);
-}
 
 std::uint64_t hash_of(std::span<const std::uint64_t> words) {
   const auto bytes = std::as_bytes(words);

@@ -4,7 +4,7 @@
 // Plain functions and values.
 #pragma once
 
-#include "sim/memory/contents_ranges.h"
+#include "sim/memory/contents.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -12,8 +12,15 @@
 
 namespace ferro::sim {
 
-// Contents without bytes, which only have an origin.
-ContentsRef make_origin(const ferro_sim_origin& origin);
+// For `HeldRanges`.
+struct Origin {
+  ferro_sim_origin of{};
+  bool is_positional() const { return true; }
+  bool operator==(const Origin& other) const {
+    return of.identity == other.of.identity && of.infinities == other.of.infinities &&
+           of.has_lows == other.of.has_lows && of.is_positive == other.of.is_positive;
+  }
+};
 
 // A hash of at most `kSampledBytes` bytes, evenly spaced over a range. `read(at, to, n)` copies `n`
 // bytes from the offset `at` of the range.

@@ -337,8 +337,8 @@ void PhysicalMemory::list_origins(std::size_t offset, std::size_t bytes, std::si
   bool any_plain = false;
   origins_.for_each_part(
       offset, bytes,
-      [&](std::size_t, std::size_t part, const ContentsRef& origin, std::size_t skipped) {
-        pieces.push_back({origin.get()->origin, skipped, part});
+      [&](std::size_t, std::size_t part, const Origin& origin, std::size_t skipped) {
+        pieces.push_back({origin.of, skipped, part});
       },
       [&](std::size_t, std::size_t) { any_plain = true; }, most);
   if (!any_plain) {
@@ -348,7 +348,7 @@ void PhysicalMemory::list_origins(std::size_t offset, std::size_t bytes, std::si
   struct Part {
     std::size_t at;
     std::size_t bytes;
-    const ferro_sim_contents* origin;
+    std::optional<Origin> origin;
     std::size_t skipped;
   };
   // Copied first, because plain bytes get origins meanwhile.
@@ -356,16 +356,16 @@ void PhysicalMemory::list_origins(std::size_t offset, std::size_t bytes, std::si
   parts.clear();
   origins_.for_each_part(
       offset, bytes,
-      [&](std::size_t at, std::size_t part, const ContentsRef& origin, std::size_t skipped) {
-        parts.push_back({at, part, origin.get(), skipped});
+      [&](std::size_t at, std::size_t part, const Origin& origin, std::size_t skipped) {
+        parts.push_back({at, part, origin, skipped});
       },
       [&](std::size_t at, std::size_t part) {
-        parts.push_back({at, part, nullptr, 0});
+        parts.push_back({at, part, std::nullopt, 0});
       },
       most);
   for (const Part& part : parts) {
-    if (part.origin != nullptr) {
-      pieces.push_back({part.origin->origin, part.skipped, part.bytes});
+    if (part.origin) {
+      pieces.push_back({part.origin->of, part.skipped, part.bytes});
     } else {
       list_plain_origins(part.at, part.bytes, most, pieces);
     }
@@ -385,7 +385,7 @@ void PhysicalMemory::list_plain_origins(std::size_t offset, std::size_t bytes, s
     pieces.push_back({{identity, FERRO_SIM_KNOWN, 0, 0}, 0, end - plain});
     // Other processes may change shared bytes.
     if (shared_ == nullptr) {
-      originate(plain, end - plain, make_origin(pieces.back().origin), 0);
+      originate(plain, end - plain, pieces.back().origin, 0);
     }
   };
   std::size_t end = offset;
@@ -450,13 +450,15 @@ void PhysicalMemory::copy(std::size_t to, const PhysicalMemory& source, std::siz
       [&](std::size_t at, std::size_t part) {
         parts.push_back({at, part, {}, 0, false});
       });
-  std::vector<Part> origins;
-  source.origins_.for_each_part(
+  std::vector<ferro_sim_origin_piece> origins;
+  std::vector<std::size_t> places;
+  source.origins_.for_each_held(
       from, bytes,
-      [&](std::size_t at, std::size_t part, const ContentsRef& origin, std::size_t skipped) {
-        origins.push_back({at, part, origin, skipped, true});
-      },
-      [](std::size_t, std::size_t) {});
+      [&](std::size_t at, std::size_t part, const Origin& origin, std::size_t skipped) {
+        origins.push_back({origin.of, skipped, part});
+        places.push_back(to + (at - from));
+        return true;
+      });
   for (const Part& part : parts) {
     if (part.held) {
       hold(to + (part.at - from), part.bytes, part.contents, part.skipped);
@@ -470,8 +472,8 @@ void PhysicalMemory::copy(std::size_t to, const PhysicalMemory& source, std::siz
       }
     });
   }
-  for (Part& origin : origins) {
-    originate(to + (origin.at - from), origin.bytes, std::move(origin.contents), origin.skipped);
+  for (std::size_t i = 0; i < origins.size(); ++i) {
+    originate(places[i], origins[i].bytes, origins[i].origin, origins[i].offset);
   }
   certainties_.copy(to, source.certainties_, from, bytes);
 }
@@ -517,12 +519,12 @@ void PhysicalMemory::copy_onto_zeros(std::size_t to, const PhysicalMemory& sourc
           });
         });
       });
-  source.origins_.for_each_part(
+  source.origins_.for_each_held(
       from, bytes,
-      [&](std::size_t at, std::size_t part, const ContentsRef& origin, std::size_t skipped) {
-        originate(to + (at - from), part, origin, skipped);
-      },
-      [](std::size_t, std::size_t) {});
+      [&](std::size_t at, std::size_t part, const Origin& origin, std::size_t skipped) {
+        originate(to + (at - from), part, origin.of, skipped);
+        return true;
+      });
   certainties_.copy(to, source.certainties_, from, bytes);
 }
 
@@ -539,17 +541,17 @@ void PhysicalMemory::discard(std::size_t offset, std::size_t bytes) {
   discard_contents(offset, bytes);
 }
 
-void PhysicalMemory::forget(std::size_t offset, std::size_t bytes, bool keep, ContentsRef origin,
-                            std::size_t at) {
+void PhysicalMemory::forget(std::size_t offset, std::size_t bytes, bool keep,
+                            const ferro_sim_origin& origin, std::size_t at) {
   certainties_.set(offset, bytes, FERRO_SIM_UNKNOWN);
-  origins_.set(offset, bytes, std::move(origin), at);
+  originate(offset, bytes, origin, at);
   if (!keep) {
     discard_contents(offset, bytes);
   }
 }
 
 void PhysicalMemory::discard_contents(std::size_t offset, std::size_t bytes) {
-  if (contents_.holds_zeros(offset, bytes)) {
+  if (contents_.holds(offset, bytes, {})) {
     return;
   }
   contents_.remove(offset, bytes);

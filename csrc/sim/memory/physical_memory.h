@@ -12,8 +12,10 @@
 #pragma once
 
 #include "sim/memory/certainties.h"
-#include "sim/memory/contents_ranges.h"
+#include "sim/memory/contents_ref.h"
 #include "sim/memory/free_ranges.h"
+#include "sim/memory/held_ranges.h"
+#include "sim/memory/origins.h"
 #include "sim/memory/shared_capacity.h"
 
 #include <algorithm>
@@ -90,11 +92,13 @@ class PhysicalMemory {
                           std::vector<ferro_sim_piece>& pieces,
                           std::size_t most = std::numeric_limits<std::size_t>::max());
   // Says where the bytes of a range come from, `at` bytes into that origin, until the next write.
-  void originate(std::size_t offset, std::size_t bytes, ContentsRef origin, std::size_t at) {
-    origins_.set(offset, bytes, std::move(origin), at);
+  void originate(std::size_t offset, std::size_t bytes, const ferro_sim_origin& origin,
+                 std::size_t at) {
+    origins_.set(offset, bytes, {origin}, at);
   }
   // Makes the range unknown, with an origin, and zeros it unless `keep`.
-  void forget(std::size_t offset, std::size_t bytes, bool keep, ContentsRef origin, std::size_t at);
+  void forget(std::size_t offset, std::size_t bytes, bool keep, const ferro_sim_origin& origin,
+              std::size_t at);
   // Appends the origins of the range, or of its beginning if there are more than about `most`. Plain
   // bytes without one get one that is derived from some of them.
   void list_origins(std::size_t offset, std::size_t bytes, std::size_t most,
@@ -158,8 +162,8 @@ class PhysicalMemory {
   std::vector<std::size_t> free_large_slots_;  // of windows with large pages
   FreeRanges free_;                            // of the offsets
   Certainties certainties_;
-  ContentsRanges contents_;
-  ContentsRanges origins_;  // of bytes that are not those of contents with an identity
+  HeldRanges<ContentsRef> contents_;
+  HeldRanges<Origin> origins_;  // of bytes that are not those of contents with an identity
   bool writes_become_contents_ = false;
 };
 

@@ -194,7 +194,7 @@ TEST(SimOrigins, AgreeWithAListOfBytes) {
   constexpr std::size_t kLength = 64;
   PhysicalMemory memory(kLength, true);
   ASSERT_TRUE(memory.allocate(kLength).has_value());
-  memory.forget(0, kLength, false, make_origin({1, FERRO_SIM_KNOWN, 0, 0}), 0);
+  memory.forget(0, kLength, false, {1, FERRO_SIM_KNOWN, 0, 0}, 0);
   Sources model;
   for (std::size_t i = 0; i < kLength; ++i) {
     model.emplace_back(1, i);
@@ -206,7 +206,7 @@ TEST(SimOrigins, AgreeWithAListOfBytes) {
     const std::size_t bytes = 1 + random() % (kLength / 2 - at);
     const auto begin = model.begin() + static_cast<std::ptrdiff_t>(at);
     if (random() % 2 == 0) {
-      memory.forget(at, bytes, random() % 2 == 0, make_origin({step, FERRO_SIM_KNOWN, 0, 0}), 7);
+      memory.forget(at, bytes, random() % 2 == 0, {step, FERRO_SIM_KNOWN, 0, 0}, 7);
       for (std::size_t i = 0; i < bytes; ++i) {
         begin[static_cast<std::ptrdiff_t>(i)] = {step, 7 + i};
       }
@@ -260,7 +260,7 @@ TEST(SimOrigins, AreThoseOfContentsWithOne) {
   EXPECT_EQ(drawn->computed, 0);
   // Few origins are listed of a range that has many.
   for (std::size_t i = 0; i < 100; ++i) {
-    memory.forget(2 * i, 1, false, make_origin({i + 1, FERRO_SIM_KNOWN, 0, 0}), 0);
+    memory.forget(2 * i, 1, false, {i + 1, FERRO_SIM_KNOWN, 0, 0}, 0);
   }
   std::vector<ferro_sim_origin_piece> pieces;
   memory.list_origins(0, 200, 10, pieces);

@@ -1,6 +1,5 @@
 // Unknown bytes: which they are, and how copies carry them; functions in stream order.
 #include "sim/control.h"
-#include "sim/memory/byte_ranges.h"
 #include "sim/memory/certainties.h"
 
 #include <cuda.h>
@@ -14,46 +13,6 @@
 
 namespace ferro::sim {
 namespace sim_values_test {
-
-TEST(ByteRanges, AgreesWithAListOfBytes) {
-  constexpr std::size_t kBytes = 64;
-  std::mt19937 random(7);
-  ByteRanges ranges;
-  std::vector<bool> bytes(kBytes, false);
-  for (int step = 0; step < 20000; ++step) {
-    const std::size_t begin = random() % kBytes;
-    const std::size_t length = random() % (kBytes - begin + 1);
-    const auto first = bytes.begin() + static_cast<std::ptrdiff_t>(begin);
-    const auto last = first + static_cast<std::ptrdiff_t>(length);
-    switch (random() % 3) {
-      case 0:
-        ranges.add(begin, length);
-        std::fill(first, last, true);
-        break;
-      case 1:
-        ranges.remove(begin, length);
-        std::fill(first, last, false);
-        break;
-      default: {
-        const std::size_t to = random() % (kBytes - length + 1);
-        const std::vector<bool> copied(first, last);
-        ranges.copy(to, ranges, begin, length);
-        std::copy(copied.begin(), copied.end(), bytes.begin() + static_cast<std::ptrdiff_t>(to));
-      }
-    }
-    const std::size_t at = random() % kBytes;
-    const std::size_t more = random() % (kBytes - at + 1);
-    const auto from = bytes.begin() + static_cast<std::ptrdiff_t>(at);
-    ASSERT_EQ(ranges.overlaps(at, more),
-              std::find(from, from + static_cast<std::ptrdiff_t>(more), true) !=
-                  from + static_cast<std::ptrdiff_t>(more));
-    std::size_t runs = 0;
-    for (std::size_t i = 0; i < kBytes; ++i) {
-      runs += bytes[i] && (i == 0 || !bytes[i - 1]) ? 1 : 0;
-    }
-    ASSERT_EQ(ranges.count(), runs);
-  }
-}
 
 TEST(Certainties, AgreeWithAListOfBytes) {
   constexpr std::size_t kBytes = 64;
