@@ -157,7 +157,7 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
   // For results of sizes that depend on values.
   void run() {
     const BelowModes guard;
-    host.take_operands(std::move(operands));
+    host.take_operands(operands);
     ran = computable && host.run();
   }
 
@@ -176,7 +176,7 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     }
     std::shared_ptr<Recipe> recipe;
     if (has_values && !ran) {
-      host.take_operands(std::move(operands));
+      host.take_operands(operands);
       recipe = std::make_shared<Recipe>(std::move(host));
     }
     if (traits->zeroes_unknown) {
@@ -530,10 +530,9 @@ void Evaluation::begin(Arguments arguments) {
     call.add(argument);
   }
   job_->identity = call.value();
-  // An operator that writes to no argument leaves its inputs as they are.
-  if (traits_.written.empty() && traits_.kind == Kind::kPlain && !traits_.random) {
+  if (traits_.leaves_inputs && arguments[0].isTensor()) {
     takes_late_ = true;
-    if (job_->computable) {
+    if (job_->computable || !traits_.written.empty()) {
       keep(arguments);
     }
     return;

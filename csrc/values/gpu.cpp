@@ -15,8 +15,14 @@ void find(Function& function, const char* name) {
   }
 }
 
-Gpu found() {
-  Gpu gpu{};
+}  // namespace
+
+namespace detail {
+Gpu found_gpu{};
+}  // namespace detail
+
+void find_gpu() {
+  Gpu& gpu = detail::found_gpu;
   find(gpu.in_order, "ferro_sim_in_order");
   find(gpu.in_order_if_eager, "ferro_sim_in_order_if_eager");
   find(gpu.at_once, "ferro_sim_at_once");
@@ -36,14 +42,6 @@ Gpu found() {
   find(gpu.counts, "ferro_sim_counts");
   find(gpu.kernel, "ferro_sim_kernel");
   find(gpu.launch, "ferro_sim_launch");
-  return gpu;
-}
-
-}  // namespace
-
-const Gpu& gpu() {
-  static const Gpu instance = found();
-  return instance;
 }
 
 }  // namespace ferro::values

@@ -29,7 +29,12 @@ struct Gpu {
   decltype(&ferro_sim_launch) launch;
 };
 
-// Throws std::runtime_error if the process has no simulated GPU.
-const Gpu& gpu();
+// Throws std::runtime_error if the process has no simulated GPU. Comes before all other calls.
+void find_gpu();
+
+namespace detail {
+extern Gpu found_gpu;
+}  // namespace detail
+inline const Gpu& gpu() { return detail::found_gpu; }
 
 }  // namespace ferro::values

@@ -32,12 +32,12 @@ bool HostOperator::take_arguments(Arguments arguments, const std::vector<Operand
       return at::Tensor();
     }
     if (tensor.is_cpu()) {
+      // One that PyTorch made of a number: the program cannot change it.
+      if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+        return tensor;
+      }
       const BelowModes guard;
-      at::Tensor copy = tensor.clone();
-      // Its type then does not count for the type of the result.
-      copy.unsafeGetTensorImpl()->set_wrapped_number(
-          tensor.unsafeGetTensorImpl()->is_wrapped_number());
-      return copy;
+      return tensor.clone();
     }
     if (!tensor.is_cuda() || tensor.layout() != at::kStrided) {
       possible = false;
@@ -132,7 +132,7 @@ bool HostOperator::put_operands(Stack& stack) {
       return false;
     }
     // PyTorch's own kernel sorts expanded rows in place, where they share elements.
-    if (traits_->name.find("median") != std::string::npos && !writable) {
+    if (traits_->sorts_in_place && !writable) {
       *host = host->contiguous();
     }
     if (operand.is_ones) {
@@ -314,6 +314,19 @@ PositionsRange range_of_positions(const OperatorTraits& traits, const c10::Funct
   return range;
 }
 
+namespace {
+
+double number_of(const at::Tensor& scalar) {
+  // What PyTorch makes of a Python number, without its dispatcher.
+  if (scalar.scalar_type() == at::kDouble) {
+    return *scalar.const_data_ptr<double>();
+  }
+  const BelowModes guard;
+  return scalar.item<double>();
+}
+
+}  // namespace
+
 Extremes extremes_of(const c10::FunctionSchema& schema, Arguments arguments) {
   Extremes found;
   const auto add = [&](double number) {
@@ -331,8 +344,7 @@ Extremes extremes_of(const c10::FunctionSchema& schema, Arguments arguments) {
     } else if (argument.isTensor() && argument.toTensor().defined() &&
                argument.toTensor().is_cpu() && argument.toTensor().dim() == 0 &&
                argument.toTensor().is_floating_point()) {
-      const BelowModes guard;
-      add(argument.toTensor().item<double>());
+      add(number_of(argument.toTensor()));
     }
   }
   return found;

@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <iterator>
 #include <optional>
 #include <vector>
 
@@ -50,7 +51,11 @@ class HostOperator {
   // `operands`, in the order of the arguments, are given later. False: an argument cannot be on the
   // host.
   bool take_arguments(c10::ArrayRef<c10::IValue> arguments, const std::vector<Operand>& operands);
-  void take_operands(std::vector<Operand> operands) { operands_ = std::move(operands); }
+  // Leaves the memory of the list to the caller, who uses it again.
+  void take_operands(std::vector<Operand>& operands) {
+    operands_.assign(std::move_iterator(operands.begin()), std::move_iterator(operands.end()));
+    operands.clear();
+  }
 
   // 0 for operators that draw no random numbers.
   std::uint64_t seed() const { return repeatable_seed_; }

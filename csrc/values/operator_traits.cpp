@@ -220,7 +220,13 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
                       op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
   traits.sizes_columns = is_one_of(base, kOfColumns);
   traits.zeroes_unknown = base == "ferro_sim::launch";
+  const bool overwrites_first =
+      traits.written.size() == 1 && traits.written[0] == 0 && traits.overwrites(0);
+  traits.leaves_inputs = !traits.random && traits.arguments > 0 &&
+                         (traits.kind == Kind::kPlain || traits.kind == Kind::kCopy) &&
+                         (traits.written.empty() || overwrites_first);
   traits.searches = base == "aten::mode";
+  traits.sorts_in_place = base == "aten::median" || base == "aten::nanmedian";
   traits.tests = is_one_of(base, kTests);
   traits.tests_equality = traits.arguments == 2 && !op.operator_name().overload_name.empty() &&
                           (base == "aten::eq" || base == "aten::ne");

@@ -47,8 +47,12 @@ struct OperatorTraits {
   }
   // The place of the factor of its first argument. If it is zero, that argument is not read.
   std::optional<std::size_t> factor;
+  // Its inputs are the same after it, if its first argument is one tensor.
+  bool leaves_inputs = false;
   // By place among the returns: is it one of these arguments?
   std::vector<bool> return_is_argument;
+  // Its CPU kernel sorts rows in place, also where they share elements.
+  bool sorts_in_place = false;
   // Draws random numbers; takes a generator.
   bool random = false;
   bool generator = false;

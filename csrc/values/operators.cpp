@@ -350,7 +350,7 @@ void wrap_unseen() {
 void note_failed_request(std::uint64_t number) { InOperator::add_failed_request(number); }
 
 void install(bool compute) {
-  gpu();
+  find_gpu();
   computes.store(compute, std::memory_order_relaxed);
   static bool is_installed = false;
   if (is_installed) {
