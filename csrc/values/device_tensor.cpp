@@ -42,8 +42,13 @@ bool DeviceTensor::describe(const at::Tensor& tensor) {
       !tensor.has_storage()) {
     return false;
   }
-  address_ = reinterpret_cast<std::uint64_t>(tensor.const_data_ptr());
+  const auto storage = reinterpret_cast<std::uint64_t>(
+      tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->data());
+  if (storage == 0) {
+    return false;
+  }
   element_bytes_ = tensor.element_size();
+  address_ = storage + static_cast<std::uint64_t>(tensor.storage_offset()) * element_bytes_;
   elements_ = tensor.numel();
   sizes_ = tensor.sizes();
   strides_ = tensor.strides();
@@ -54,7 +59,7 @@ bool DeviceTensor::describe(const at::Tensor& tensor) {
   span_ = static_cast<std::size_t>(last + 1) * element_bytes_;
   type_ = tensor.scalar_type();
   is_plain_ = !tensor.is_conj() && !tensor.is_neg();
-  return address_ != 0;
+  return true;
 }
 
 std::int64_t DeviceTensor::elements_together(std::size_t* outer) const {

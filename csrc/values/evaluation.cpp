@@ -345,8 +345,8 @@ namespace {
 
 using JobPtr = c10::intrusive_ptr<Evaluation::Job>;
 
-// Jobs of ended evaluations for the next ones of the thread.
-thread_local std::vector<JobPtr> spare_jobs;
+// Jobs of ended evaluations for the next ones of the thread. An evaluation looks for them once.
+thread_local std::vector<JobPtr> own_spare_jobs;
 constexpr std::size_t kMaxSpareJobs = 8;
 // Jobs with more operands or results are not used again.
 constexpr std::size_t kMaxSpareOperands = 4096;
@@ -417,19 +417,20 @@ Evaluation::~Evaluation() {
   if (takes_ && !is_given_) {
     gpu().at_once(call_job<&Job::drop_inputs>, hold(job_));
   }
-  if (job_ && job_.use_count() == 1 && spare_jobs.size() < kMaxSpareJobs &&
+  if (job_ && job_.use_count() == 1 && spare_jobs_->size() < kMaxSpareJobs &&
       std::max(job_->operands.capacity(), job_->results.capacity()) <= kMaxSpareOperands) {
-    spare_jobs.push_back(std::move(job_));
+    spare_jobs_->push_back(std::move(job_));
   }
 }
 
 void Evaluation::make_job() {
-  if (spare_jobs.empty()) {
+  spare_jobs_ = &own_spare_jobs;
+  if (spare_jobs_->empty()) {
     job_ = c10::make_intrusive<Job>(op_, traits_);
     return;
   }
-  job_ = std::move(spare_jobs.back());
-  spare_jobs.pop_back();
+  job_ = std::move(spare_jobs_->back());
+  spare_jobs_->pop_back();
   job_->use_again(op_, traits_);
 }
 

@@ -73,6 +73,7 @@ class Evaluation {
   bool takes_late_ = false;  // after the GPU's operator
   bool is_given_ = false;    // and ends with its second one
   c10::intrusive_ptr<Job> job_;
+  std::vector<c10::intrusive_ptr<Job>>* spare_jobs_ = nullptr;  // of the thread
 };
 
 // Makes what `empty` returned unknown, in the order of the current stream.

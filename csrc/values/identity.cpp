@@ -23,6 +23,18 @@ Identity& Identity::add(std::string_view text) {
 }
 
 Identity& Identity::add(const c10::IValue& argument) {
+  if (argument.isTensor()) {
+    const at::Tensor& tensor = argument.toTensor();
+    if (tensor.defined() && tensor.is_cpu() && tensor.layout() == at::kStrided &&
+        tensor.has_storage() && tensor.is_contiguous()) {
+      const auto* bytes = static_cast<const char*>(tensor.const_data_ptr());
+      return add(std::string_view(bytes, std::min(kMaxBytes, tensor.nbytes())));
+    }
+    return add(tensor.defined() ? 3 : 4);
+  }
+  if (argument.isNone()) {
+    return add(5);
+  }
   if (argument.isInt()) {
     return add(static_cast<std::uint64_t>(argument.toInt()));
   }
@@ -46,22 +58,13 @@ Identity& Identity::add(const c10::IValue& argument) {
   if (argument.isString()) {
     return add(std::string_view(argument.toStringRef()));
   }
-  if (argument.isTensor()) {
-    const at::Tensor& tensor = argument.toTensor();
-    if (tensor.defined() && tensor.is_cpu() && tensor.layout() == at::kStrided &&
-        tensor.has_storage() && tensor.is_contiguous()) {
-      const auto* bytes = static_cast<const char*>(tensor.const_data_ptr());
-      return add(std::string_view(bytes, std::min(kMaxBytes, tensor.nbytes())));
-    }
-    return add(tensor.defined() ? 3 : 4);
-  }
   if (argument.isDoubleList()) {
     for (const double number : argument.toDoubleVector()) {
       add(std::bit_cast<std::uint64_t>(number));
     }
     return *this;
   }
-  return add(argument.isNone() ? 5 : 6);
+  return add(6);
 }
 
 }  // namespace ferro::values
