@@ -6,8 +6,8 @@
  * no queued work. */
 #pragma once
 
-#include "sim/instruments/thread_counts.h"
 #include "sim/memory/contents.h"
+#include "sim/memory/thread_counts.h"
 
 #include <stddef.h>
 #include <stdint.h>

@@ -4,8 +4,8 @@
 // queued becomes an illegal address, and the work accesses the pages that are mapped when it runs.
 #pragma once
 
-#include "sim/instruments/thread_counts.h"
 #include "sim/memory/contents.h"
+#include "sim/memory/thread_counts.h"
 
 #include <cuda.h>
 
