@@ -95,8 +95,7 @@ int ferro_sim_originate(uint64_t address, size_t bytes, const struct ferro_sim_o
  * the certainty of the least certain byte. */
 int64_t ferro_sim_origins(uint64_t address, size_t bytes, struct ferro_sim_origin_piece* pieces,
                           size_t room, enum ferro_sim_certainty* least);
-/* Writes bytes, and marks them. A null source writes zeros, or with `keep` only marks
- * the bytes. */
+/* Writes bytes, and marks them. A null source writes zeros, or with `keep` only marks the bytes. */
 int ferro_sim_write(uint64_t address, const void* source, size_t bytes,
                     enum ferro_sim_certainty certainty, int keep);
 /* Makes the range unknown, with that origin. Zeros it unless `keep`. */

@@ -531,7 +531,7 @@ void Evaluation::begin(Arguments arguments) {
     call.add(argument);
   }
   job_->identity = call.value();
-  if (traits_.leaves_inputs && arguments[0].isTensor()) {
+  if (traits_.leaves_inputs && (traits_.written.empty() || arguments[0].isTensor())) {
     takes_late_ = true;
     if (job_->computable || !traits_.written.empty()) {
       keep(arguments);
@@ -694,7 +694,6 @@ void Evaluation::choose() {
                                                       : most(kMaxUnknownNumbers) && !job.positions);
 }
 
-// True: the results are given too, because they get no values.
 bool Evaluation::take_late() {
   switch (gpu().in_order_if_eager(device_, stream_, call_job_in_place<&Job::take_and_give>,
                                   job_.get())) {

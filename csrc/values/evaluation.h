@@ -1,10 +1,11 @@
 // One call of an operator on the simulated GPU, whose values PyTorch's CPU operator computes.
 //
 // The GPU's operator runs normally, for its allocations and launches. In the order of its stream,
-// what the inputs are is taken before it, and after it the results get values (`value.h`), which are
-// computed when they are read. Only operators whose results have sizes that depend on values compute
-// at once. Results without a value are unknown zeros or drawn positions; arguments keep their
-// bytes. Used by one thread.
+// what the inputs are is taken before it, or after it if they are the same then, and after it the
+// results get values (`value.h`), which are computed when they are read. Only operators whose
+// results have sizes that depend on values compute at once. Results without a value are unknown
+// zeros or drawn positions; arguments keep their bytes unless they are only overwritten. Used by one
+// thread.
 #pragma once
 
 #include "values/device_tensor.h"
@@ -35,8 +36,8 @@ class Evaluation {
   Evaluation(const Evaluation&) = delete;
   Evaluation& operator=(const Evaluation&) = delete;
 
-  // Called before the GPU's operator: takes the inputs. If sizes depend on them, computes now, and
-  // the driver returns the size to the operator.
+  // Called before the GPU's operator: takes the inputs, unless `end` does. If sizes depend on them,
+  // computes now, and the driver returns the size to the operator.
   void begin(Arguments arguments);
   // Called after it. `stack` ends with its results; one may be replaced by a tensor of the right
   // size.
@@ -55,6 +56,7 @@ class Evaluation {
   void find_operands(Arguments arguments);
   // Whether the results get values, given whether the inputs are known.
   void choose();
+  // True: the results are given too, because they get no values.
   bool take_late();
   void begin_sized(Arguments arguments);
   void collect_results(const torch::jit::Stack& stack);

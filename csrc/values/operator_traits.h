@@ -47,7 +47,7 @@ struct OperatorTraits {
   }
   // The place of the factor of its first argument. If it is zero, that argument is not read.
   std::optional<std::size_t> factor;
-  // Its inputs are the same after it, if its first argument is one tensor.
+  // Its inputs are the same after it, unless it overwrites a list.
   bool leaves_inputs = false;
   // By place among the returns: is it one of these arguments?
   std::vector<bool> return_is_argument;
