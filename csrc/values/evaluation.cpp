@@ -14,6 +14,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
+#include <deque>
 #include <memory>
 #include <utility>
 
@@ -184,7 +185,21 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
         result.keeps = result.slot.layout.certainty() != FERRO_SIM_UNKNOWN;
       }
     }
+    // Made before the first one is held: shared memory computes it at once, and then all of them.
+    std::deque<ValueRef> made;
+    if (recipe && results.size() > 1) {
+      for (const Result& result : results) {
+        if (result.slot.layout.is_plain() && result.slot.layout.can_hold()) {
+          made.emplace_back(Value::make(recipe, result.slot, origin_of(result.slot)));
+        }
+      }
+    }
+    auto next = made.begin();
     for (const Result& result : results) {
+      if (next != made.end() && result.slot.layout.is_plain() && result.slot.layout.can_hold()) {
+        result.slot.layout.hold(**next++, certainty);
+        continue;
+      }
       if (!has_values || !give_value(result, recipe)) {
         result.slot.layout.forget(result.keeps, origin_of(result.slot));
       }
