@@ -4,7 +4,8 @@
 // held, otherwise all its bytes are alike.
 //
 // Not thread-safe. Everything is O(log n + k) in the number of ranges n, of which k are touched.
-// Invariants: ranges are not empty and do not overlap; each holds one copy of `Held`.
+// Invariants: ranges are not empty and do not overlap; each holds one copy of `Held`; neighbours of
+// which one continues the other are one range.
 #pragma once
 
 #include <algorithm>
@@ -13,6 +14,8 @@
 #include <iterator>
 #include <limits>
 #include <map>
+#include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -21,18 +24,12 @@ namespace ferro::sim {
 template <typename Held>
 class HeldRanges {
  public:
-  struct Range {
-    std::uint64_t end = 0;
-    Held held{};
-    std::size_t offset = 0;  // of the range's first byte in what it holds
-  };
-
   HeldRanges() = default;
   HeldRanges(const HeldRanges&) = delete;
   HeldRanges& operator=(const HeldRanges&) = delete;
 
-  bool empty() const { return ranges_.empty(); }
-  std::size_t count() const { return ranges_.size(); }
+  bool empty() const { return count_ == 0; }
+  std::size_t count() const { return count_; }
   // Replaces what the range holds. Merges with the ranges before and behind it where one continues
   // the other.
   void set(std::uint64_t begin, std::size_t bytes, Held held, std::size_t offset);
@@ -41,9 +38,9 @@ class HeldRanges {
   void copy(std::uint64_t to, const HeldRanges& source, std::uint64_t from, std::size_t bytes);
   // Is all of the range in one that holds this?
   bool holds(std::uint64_t begin, std::size_t bytes, const Held& held) const {
-    const auto at = first_ending_after(begin);
-    return at != ranges_.end() && at->first <= begin && at->second.end >= begin + bytes &&
-           at->second.held == held;
+    const Place at = first_ending_after(begin);
+    return !is_end(at) && range(at).begin <= begin && range(at).end >= begin + bytes &&
+           range(at).held == held;
   }
 
   // Calls `visit(begin, bytes, held, offset)` for each part of the range that holds something, in
@@ -51,10 +48,12 @@ class HeldRanges {
   template <typename Visit>
   void for_each_held(std::uint64_t begin, std::size_t bytes, const Visit& visit) const {
     const std::uint64_t end = begin + bytes;
-    for (auto at = first_ending_after(begin); at != ranges_.end() && at->first < end; ++at) {
-      const std::uint64_t from = std::max(at->first, begin);
-      if (!visit(from, static_cast<std::size_t>(std::min(at->second.end, end) - from),
-                 at->second.held, at->second.offset + static_cast<std::size_t>(from - at->first))) {
+    for (Place at = first_ending_after(begin); !is_end(at) && range(at).begin < end;
+         at = next(at)) {
+      const Range& there = range(at);
+      const std::uint64_t from = std::max(there.begin, begin);
+      if (!visit(from, static_cast<std::size_t>(std::min(there.end, end) - from), there.held,
+                 there.offset_at(from))) {
         return;
       }
     }
@@ -86,167 +85,267 @@ class HeldRanges {
   }
 
  private:
-  using Ranges = std::map<std::uint64_t, Range>;
-  using Iterator = typename Ranges::iterator;
+  struct Range {
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+    Held held{};
+    std::size_t offset = 0;  // of the first byte in what it holds
 
-  // The first range that ends after `begin`.
-  typename Ranges::const_iterator first_ending_after(std::uint64_t begin) const;
-  static bool continues(const typename Ranges::value_type& range, std::uint64_t at,
-                        const Held& held, std::size_t offset) {
-    return range.second.held == held &&
-           (!held.is_positional() ||
-            range.second.offset + static_cast<std::size_t>(at - range.first) == offset);
+    std::size_t offset_at(std::uint64_t at) const {
+      return offset + static_cast<std::size_t>(at - begin);
+    }
+    bool is_continued_by(const Range& next) const {
+      return end == next.begin && held == next.held &&
+             (!held.is_positional() || offset_at(end) == next.offset);
+    }
+  };
+  // Up to this number of ranges lie in one array: a search touches few lines of memory, and a range
+  // costs little more than itself.
+  static constexpr std::size_t kMostInLeaf = 64;
+  using Leaf = std::vector<Range>;  // in order, not empty
+  // The first key is 0. Each other one is at most the begin of its leaf's first range, and more than
+  // the begins in the leaves before.
+  using Leaves = std::map<std::uint64_t, Leaf>;
+  // A range, or the end of the last leaf. Without leaves the index is 0.
+  struct Place {
+    typename Leaves::const_iterator leaf;
+    std::size_t index;
+  };
+
+  static const Range& range(const Place& at) { return at.leaf->second[at.index]; }
+  bool is_end(const Place& at) const {
+    return at.leaf == leaves_.end() || at.index == at.leaf->second.size();
   }
-  Iterator cut_end(Iterator at, std::uint64_t begin, std::uint64_t end);
-  Iterator remove_from(Iterator at, std::uint64_t end);
-  void merge(Iterator at, Iterator next);
+  Place next(Place at) const {
+    if (++at.index == at.leaf->second.size() && std::next(at.leaf) != leaves_.end()) {
+      return {std::next(at.leaf), 0};
+    }
+    return at;
+  }
+  bool has_before(const Place& at) const { return at.index > 0 || at.leaf != leaves_.begin(); }
+  static Place before(const Place& at) {
+    const auto leaf = at.index > 0 ? at.leaf : std::prev(at.leaf);
+    return {leaf, (at.index > 0 ? at.index : leaf->second.size()) - 1};
+  }
+  // The first range that ends after `begin`.
+  Place first_ending_after(std::uint64_t begin) const;
 
-  Ranges ranges_;  // by begin
-  // The last range that was found or set, because the same memory is used again and again.
-  mutable typename Ranges::const_iterator last_ = ranges_.cend();
+  // Replaces what ranges have in [begin, end) by `fresh`, or by nothing.
+  void put(std::uint64_t begin, std::uint64_t end, Range* fresh);
+  // Replaces the ranges [first, last); returns the place of the first new one, if there is one. What
+  // it takes out stays in `by` or is in `dropped`, to be destroyed when the ranges are consistent.
+  Place replace(Place first, const Place& last, std::span<Range> by, std::vector<Range>& dropped);
+  void take_out(Leaf& leaf, std::size_t begin, std::size_t end, std::vector<Range>& dropped);
+  // Moves the ranges from `at` on to a new leaf, and `place` with them.
+  void split(typename Leaves::iterator leaf, std::size_t at, Place& place);
+  void erase(typename Leaves::iterator leaf);
+  void set_key(typename Leaves::iterator leaf, std::uint64_t key) {
+    auto node = leaves_.extract(leaf);
+    node.key() = key;
+    leaves_.insert(std::move(node));
+  }
+
+  Leaves leaves_;
+  std::size_t count_ = 0;
+  // The last range that was set, if that is so: results are soon inputs.
+  bool has_last_ = false;
+  Place last_{leaves_.cend(), 0};
 };
 
 template <typename Held>
-typename HeldRanges<Held>::Ranges::const_iterator HeldRanges<Held>::first_ending_after(
-    std::uint64_t begin) const {
-  if (last_ != ranges_.end() && last_->first <= begin && begin < last_->second.end) {
+typename HeldRanges<Held>::Place HeldRanges<Held>::first_ending_after(std::uint64_t begin) const {
+  if (leaves_.empty()) {
+    return {leaves_.end(), 0};
+  }
+  if (has_last_ && range(last_).begin <= begin && begin < range(last_).end) {
     return last_;
   }
-  auto at = ranges_.upper_bound(begin);
-  if (at != ranges_.begin() && std::prev(at)->second.end > begin) {
-    --at;
-    last_ = at;
+  const auto leaf = leaves_.size() == 1 ? leaves_.begin() : std::prev(leaves_.upper_bound(begin));
+  const Leaf& ranges = leaf->second;
+  // The number of ranges that begin at or before `begin`, without branches that depend on them.
+  std::size_t behind = 0;
+  for (std::size_t rest = ranges.size(); rest > 0;) {
+    const std::size_t step = (rest + 1) / 2;
+    behind += ranges[behind + step - 1].begin <= begin ? step : 0;
+    rest -= step;
   }
-  return at;
+  const Place found{leaf, behind};
+  if (has_before(found) && range(before(found)).end > begin) {
+    return before(found);
+  }
+  const bool is_in_next = behind == ranges.size() && std::next(leaf) != leaves_.end();
+  return is_in_next ? Place{std::next(leaf), 0} : found;
 }
 
 template <typename Held>
 void HeldRanges<Held>::set(std::uint64_t begin, std::size_t bytes, Held held, std::size_t offset) {
-  const std::uint64_t end = begin + bytes;
-  if (last_ != ranges_.end() && last_->first <= begin && end <= last_->second.end &&
-      continues(*last_, begin, held, offset)) {
-    return;
+  if (bytes > 0) {
+    Range fresh{begin, begin + bytes, std::move(held), offset};
+    put(begin, begin + bytes, &fresh);
   }
-  last_ = ranges_.cend();
-  auto next = ranges_.lower_bound(begin);
-  if (next != ranges_.begin()) {
-    const auto before = std::prev(next);
-    const bool is_continued =
-        before->second.end >= begin && continues(*before, begin, held, offset);
-    if (is_continued && before->second.end >= end) {
-      last_ = before;
-      return;
-    }
-    if (is_continued) {
-      next = remove_from(next, end);
-      before->second.end = end;
-      merge(before, next);
-      return;
-    }
-    if (before->second.end > begin) {
-      next = cut_end(before, begin, end);
-    }
-  }
-  if (next == ranges_.end() || next->first >= end) {
-    merge(ranges_.emplace_hint(next, begin, Range{end, std::move(held), offset}), next);
-    return;
-  }
-  // The first range that meets this one becomes this one, with its memory.
-  auto own = next++;
-  if (own->second.end > end) {
-    next = ranges_.emplace_hint(next, end, own->second);
-    next->second.offset += static_cast<std::size_t>(end - own->first);
-  }
-  if (own->first != begin) {
-    auto node = ranges_.extract(own);
-    node.key() = begin;
-    own = ranges_.insert(next, std::move(node));
-  }
-  own->second.end = end;
-  own->second.offset = offset;
-  // What was held is destroyed when the ranges are consistent.
-  std::swap(own->second.held, held);
-  next = remove_from(next, end);
-  merge(own, next);
-}
-
-// Merges the range with the next one if that continues it. The range is the last one that was set.
-template <typename Held>
-void HeldRanges<Held>::merge(Iterator at, Iterator next) {
-  if (next != ranges_.end() && next->first == at->second.end &&
-      continues(*at, next->first, next->second.held, next->second.offset)) {
-    at->second.end = next->second.end;
-    ranges_.erase(next);
-  }
-  last_ = at;
 }
 
 template <typename Held>
 void HeldRanges<Held>::remove(std::uint64_t begin, std::size_t bytes) {
-  if (bytes == 0 || ranges_.empty()) {
+  if (bytes > 0) {
+    put(begin, begin + bytes, nullptr);
+  }
+}
+
+template <typename Held>
+void HeldRanges<Held>::put(std::uint64_t begin, std::uint64_t end, Range* fresh) {
+  Place first = first_ending_after(begin);
+  Place last = first;
+  const Range* front = nullptr;  // of the ranges that meet [begin, end)
+  const Range* back = nullptr;
+  for (; !is_end(last) && range(last).begin < end; last = next(last)) {
+    back = &range(last);
+    front = front == nullptr ? back : front;
+  }
+  if (fresh == nullptr && back == nullptr) {
     return;
   }
-  const std::uint64_t end = begin + bytes;
-  auto next = ranges_.lower_bound(begin);
-  const bool meets_before = next != ranges_.begin() && std::prev(next)->second.end > begin;
-  if (!meets_before && (next == ranges_.end() || next->first >= end)) {
+  const bool is_within = fresh != nullptr && front != nullptr && front->begin <= begin &&
+                         front->end >= end && front->held == fresh->held;
+  if (is_within && (!fresh->held.is_positional() || front->offset_at(begin) == fresh->offset)) {
     return;
   }
-  last_ = ranges_.cend();
-  if (meets_before) {
-    next = cut_end(std::prev(next), begin, end);
+  has_last_ = false;
+  Range parts[3];
+  std::size_t count = 0;
+  std::size_t own = 0;  // the part with what is set
+  const auto add = [&](Range part) {
+    if (count > 0 && parts[count - 1].is_continued_by(part)) {
+      parts[count - 1].end = part.end;
+    } else {
+      parts[count++] = std::move(part);
+    }
+  };
+  if (front != nullptr && front->begin < begin) {
+    add({front->begin, begin, front->held, front->offset});
+  } else if (fresh != nullptr && has_before(first) &&
+             range(before(first)).is_continued_by(*fresh)) {
+    first = before(first);
+    add(range(first));
   }
-  remove_from(next, end);
+  if (fresh != nullptr) {
+    add(std::move(*fresh));
+    own = count - 1;
+  }
+  if (back != nullptr && back->end > end) {
+    add({end, back->end, back->held, back->offset_at(end)});
+  } else if (fresh != nullptr && !is_end(last) && parts[count - 1].is_continued_by(range(last))) {
+    add(range(last));
+    last = next(last);
+  }
+  std::vector<Range> dropped;
+  last_ = replace(first, last, std::span(parts, count), dropped);
+  last_.index += own;
+  has_last_ = fresh != nullptr && last_.index < last_.leaf->second.size();
+}
+
+template <typename Held>
+typename HeldRanges<Held>::Place HeldRanges<Held>::replace(Place first, const Place& last,
+                                                           std::span<Range> by,
+                                                           std::vector<Range>& dropped) {
+  if (leaves_.empty()) {
+    leaves_.emplace(0, Leaf());
+    first = {leaves_.begin(), 0};
+  } else if (first.index == 0 && !by.empty() && by.front().begin < first.leaf->first) {
+    first = {std::prev(first.leaf), std::prev(first.leaf)->second.size()};
+  }
+  const auto leaf = leaves_.erase(first.leaf, first.leaf);  // the same one, to be changed
+  Leaf& ranges = leaf->second;
+  std::size_t end = last.leaf == leaf ? last.index : ranges.size();
+  while (last.leaf != leaf && last.leaf != leaves_.end()) {
+    const auto behind = std::next(leaf);
+    const bool is_last = behind == last.leaf;
+    take_out(behind->second, 0, is_last ? last.index : behind->second.size(), dropped);
+    if (behind->second.empty()) {
+      leaves_.erase(behind);
+    }
+    if (is_last) {
+      break;
+    }
+  }
+  const std::size_t swapped = std::min(end - first.index, by.size());
+  std::swap_ranges(by.begin(), by.begin() + static_cast<std::ptrdiff_t>(swapped),
+                   ranges.begin() + static_cast<std::ptrdiff_t>(first.index));
+  take_out(ranges, first.index + swapped, end, dropped);
+  end = first.index + by.size();
+  const bool ends_leaf = end > ranges.size();
+  ranges.insert(ranges.begin() + static_cast<std::ptrdiff_t>(first.index + swapped),
+                std::make_move_iterator(by.begin() + static_cast<std::ptrdiff_t>(swapped)),
+                std::make_move_iterator(by.end()));
+  count_ += by.size() - swapped;
+  const auto behind = std::next(leaf);
+  if (ranges.empty()) {
+    erase(leaf);
+    return {leaves_.end(), 0};
+  }
+  if (behind != leaves_.end() && behind->first <= ranges.back().begin) {
+    set_key(behind, behind->second.front().begin);
+  }
+  if (ranges.size() > kMostInLeaf) {
+    // Leaves that are filled in order become full.
+    split(leaf, ends_leaf ? kMostInLeaf : ranges.size() / 2, first);
+  }
+  return first;
+}
+
+template <typename Held>
+void HeldRanges<Held>::take_out(Leaf& leaf, std::size_t begin, std::size_t end,
+                                std::vector<Range>& dropped) {
+  if (begin == end) {
+    return;
+  }
+  const auto first = leaf.begin() + static_cast<std::ptrdiff_t>(begin);
+  const auto last = leaf.begin() + static_cast<std::ptrdiff_t>(end);
+  if constexpr (!std::is_trivially_destructible_v<Held>) {
+    dropped.insert(dropped.end(), std::make_move_iterator(first), std::make_move_iterator(last));
+  }
+  leaf.erase(first, last);
+  count_ -= end - begin;
+}
+
+template <typename Held>
+void HeldRanges<Held>::split(typename Leaves::iterator leaf, std::size_t at, Place& place) {
+  Leaf& ranges = leaf->second;
+  const auto middle = ranges.begin() + static_cast<std::ptrdiff_t>(at);
+  Leaf second;
+  second.reserve(kMostInLeaf + 1);
+  second.assign(std::make_move_iterator(middle), std::make_move_iterator(ranges.end()));
+  ranges.erase(middle, ranges.end());
+  const std::uint64_t key = second.front().begin;
+  const auto made = leaves_.emplace_hint(std::next(leaf), key, std::move(second));
+  if (place.index >= at) {
+    place = {made, place.index - at};
+  }
+}
+
+template <typename Held>
+void HeldRanges<Held>::erase(typename Leaves::iterator leaf) {
+  const auto behind = leaves_.erase(leaf);
+  if (behind != leaves_.end() && behind == leaves_.begin()) {
+    set_key(behind, 0);
+  }
 }
 
 template <typename Held>
 void HeldRanges<Held>::copy(std::uint64_t to, const HeldRanges& source, std::uint64_t from,
                             std::size_t bytes) {
-  struct Part {
-    std::uint64_t begin;
-    std::size_t bytes;
-    Held held;
-    std::size_t offset;
-  };
-  std::vector<Part> parts;
+  std::vector<Range> parts;
   source.for_each_held(
       from, bytes,
       [&](std::uint64_t begin, std::size_t part, const Held& held, std::size_t offset) {
-        parts.push_back({begin, part, held, offset});
+        parts.push_back({begin, begin + part, held, offset});
         return true;
       });
   remove(to, bytes);
-  for (Part& part : parts) {
-    set(to + (part.begin - from), part.bytes, std::move(part.held), part.offset);
+  for (Range& part : parts) {
+    set(to + (part.begin - from), static_cast<std::size_t>(part.end - part.begin),
+        std::move(part.held), part.offset);
   }
-}
-
-// Ends the range at `begin`; what it has behind `end` becomes another one. Returns the next range.
-template <typename Held>
-typename HeldRanges<Held>::Iterator HeldRanges<Held>::cut_end(Iterator at, std::uint64_t begin,
-                                                              std::uint64_t end) {
-  auto& [first, range] = *at++;
-  if (range.end > end) {
-    at = ranges_.emplace_hint(at, end, range);
-    at->second.offset += static_cast<std::size_t>(end - first);
-  }
-  range.end = begin;
-  return at;
-}
-
-// Removes what ranges from `at` on have before `end`. Returns the first range behind it.
-template <typename Held>
-typename HeldRanges<Held>::Iterator HeldRanges<Held>::remove_from(Iterator at, std::uint64_t end) {
-  while (at != ranges_.end() && at->first < end) {
-    if (at->second.end > end) {
-      at->second.offset += static_cast<std::size_t>(end - at->first);
-      auto node = ranges_.extract(at++);
-      node.key() = end;
-      return ranges_.insert(at, std::move(node));
-    }
-    at = ranges_.erase(at);
-  }
-  return at;
 }
 
 }  // namespace ferro::sim
