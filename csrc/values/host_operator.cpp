@@ -6,6 +6,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
+#include <c10/core/DefaultDtype.h>
 
 #include <algorithm>
 #include <cmath>
@@ -18,8 +19,34 @@ namespace ferro::values {
 using torch::jit::Stack;
 using Arguments = c10::ArrayRef<c10::IValue>;
 
+namespace {
+
+// While it exists, numbers of no other type have this one. The program may have changed it since an
+// operator was recorded.
+class UnderDefaultType {
+ public:
+  explicit UnderDefaultType(caffe2::TypeMeta type) : before_(c10::get_default_dtype()) {
+    if (before_ != type) {
+      c10::set_default_dtype(type);
+    }
+  }
+  ~UnderDefaultType() {
+    if (c10::get_default_dtype() != before_) {
+      c10::set_default_dtype(before_);
+    }
+  }
+  UnderDefaultType(const UnderDefaultType&) = delete;
+  UnderDefaultType& operator=(const UnderDefaultType&) = delete;
+
+ private:
+  const caffe2::TypeMeta before_;
+};
+
+}  // namespace
+
 bool HostOperator::take_arguments(Arguments arguments, const std::vector<Operand>& operands) {
   bool possible = true;
+  default_type_ = c10::get_default_dtype();
   auto operand = operands.begin();
   std::size_t place = 0;
   // What an operand takes the place of, or a tensor that is on the host already.
@@ -184,6 +211,7 @@ void HostOperator::call(Stack& stack) const {
 }
 
 bool HostOperator::run() {
+  const UnderDefaultType guard(default_type_);
   try {
     Stack stack = arguments_;
     if (!put_operands(stack)) {

@@ -86,6 +86,7 @@ class HostOperator {
   torch::jit::Stack results_;
   std::uint64_t seed_ = 0;
   std::uint64_t repeatable_seed_ = 0;
+  caffe2::TypeMeta default_type_;  // of the program at the call
 };
 
 // Whether the operator only tests whether numbers are finite. Unknown ones are assumed to be, so the
