@@ -56,6 +56,8 @@ def _observe_uses(torch: Any, computed: Any) -> None:
         setattr(torch.Tensor, name, _within(computed.use_as_integers, read))
     torch._tensor_str._str = _within(computed.use_as_text, torch._tensor_str._str)
     torch.Tensor.__format__ = _within(computed.use_as_text, torch.Tensor.__format__)
+    # Storages are saved as bytes, of whatever type their elements are.
+    torch.save = torch.serialization.save = _within(computed.use_as_text, torch.save)
 
 
 def _within(change: Callable[[int], None], function: Callable[..., object]) -> object:
