@@ -118,7 +118,7 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
         continue;
       }
       of_numbers = std::min(of_numbers, is);
-      bool is_positive = true;
+      bool is_positive = operand.at.is_plain();
       bool has_lows = false;
       for (const ferro_sim_origin_piece& piece : origins) {
         infinities = std::min(infinities, piece.origin.infinities);
@@ -244,6 +244,9 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     identity.add(operand.place).add(operand.in_list);
     identity.add_all(operand.at.sizes()).add_all(operand.at.strides());
     identity.add(static_cast<std::uint64_t>(operand.at.type()));
+    if (!operand.at.is_plain()) {
+      identity.add(1);
+    }
     for (const ferro_sim_origin_piece& piece : origins) {
       identity.add(piece.origin.identity).add(piece.offset).add(piece.bytes);
     }
@@ -299,9 +302,6 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
   bool give_value(const Result& result, const std::shared_ptr<Recipe>& recipe) {
     const DeviceTensor& there = result.slot.layout;
     const ferro_sim_origin from = origin_of(result.slot);
-    if (!there.is_plain()) {
-      return false;
-    }
     if (recipe && there.can_hold() && !there.is_interleaved()) {
       there.hold(*ValueRef(Value::make(recipe, result.slot, from)), certainty);
       return true;
@@ -495,7 +495,7 @@ void Evaluation::find_operands(Arguments arguments) {
       describable = describable && (device_ < 0 || device_ == device);
       device_ = device;
       Operand& operand = job_->operands.emplace_back();
-      if (operand.at.describe(tensor) && operand.at.is_plain()) {
+      if (operand.at.describe(tensor) && (operand.at.is_plain() || !traits_.positions)) {
         operand.place = place;
         operand.in_list = in_list;
         operand.is_input = !overwritten;
