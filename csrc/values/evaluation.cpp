@@ -459,13 +459,18 @@ bool Evaluation::is_moved_by_driver(Arguments arguments) {
     for_each_tensor(argument,
                     [&](const at::Tensor& tensor, std::size_t) { tensors.push_back(&tensor); });
   }
-  const bool elsewhere = std::any_of(tensors.begin(), tensors.end(), [&](const at::Tensor* tensor) {
-    return tensor->device() != tensors.front()->device() || !tensor->is_cuda();
-  });
-  return elsewhere ||
+  // Between the host and a card, and between cards unless a kernel changes types or layouts.
+  const bool with_host = std::any_of(tensors.begin(), tensors.end(),
+                                     [](const at::Tensor* tensor) { return !tensor->is_cuda(); });
+  return with_host ||
          (tensors.size() == 2 && tensors[0]->scalar_type() == tensors[1]->scalar_type() &&
           tensors[0]->layout() == at::kStrided && tensors[1]->layout() == at::kStrided &&
           same_layout(*tensors[0], *tensors[1]));
+}
+
+bool Evaluation::copies_between_cards(Arguments arguments) const {
+  return traits_.kind == Kind::kCopy && arguments[0].isTensor() &&
+         arguments[0].toTensor().device() != arguments[1].toTensor().device();
 }
 
 bool Evaluation::submit(void (*function)(void*)) {
@@ -479,6 +484,7 @@ bool Evaluation::submit(void (*function)(void*)) {
 
 void Evaluation::find_operands(Arguments arguments) {
   bool describable = true;
+  const bool between_cards = copies_between_cards(arguments);
   const bool ignores_first = traits_.factor && is_zero(arguments[*traits_.factor]);
   for (std::size_t place = 0; place < arguments.size(); ++place) {
     const c10::IValue& argument = arguments[place];
@@ -492,7 +498,7 @@ void Evaluation::find_operands(Arguments arguments) {
         return;
       }
       const int device = tensor.device().index();
-      describable = describable && (device_ < 0 || device_ == device);
+      describable = describable && (device_ < 0 || device_ == device || between_cards);
       device_ = device;
       Operand& operand = job_->operands.emplace_back();
       if (operand.at.describe(tensor) && (operand.at.is_plain() || !traits_.positions)) {
@@ -546,7 +552,9 @@ void Evaluation::begin(Arguments arguments) {
     call.add(argument);
   }
   job_->identity = call.value();
-  if (traits_.leaves_inputs && (traits_.written.empty() || arguments[0].isTensor())) {
+  const bool between_cards = copies_between_cards(arguments);
+  if (traits_.leaves_inputs && !between_cards &&
+      (traits_.written.empty() || arguments[0].isTensor())) {
     takes_late_ = true;
     if (job_->computable || !traits_.written.empty()) {
       keep(arguments);
@@ -555,6 +563,11 @@ void Evaluation::begin(Arguments arguments) {
   }
   takes_ = submit(call_job<&Job::take>);
   job_->computable = job_->computable && takes_;
+  if (between_cards) {
+    // The source's stream copies, and the target's one waits for it.
+    device_ = arguments[0].toTensor().device().index();
+    stream_ = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device_)).stream();
+  }
   // A capture refuses the question for the generator's offset.
   if (takes_ && traits_.random) {
     job_->host.seed(arguments, device_);
