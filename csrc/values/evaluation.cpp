@@ -60,6 +60,7 @@ struct Facts {
   // Of the results, except for their identities.
   ferro_sim_origin origin = {0, FERRO_SIM_KNOWN, 0, 0};
   bool tells_lows = false;  // the results are unknown, and which of them are low is not
+  bool differs = false;     // the elements of its lists are not equally certain
 };
 
 // Queued work of an evaluation, of which each turn holds a reference.
@@ -77,6 +78,8 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
   std::optional<ChosenFrom> chosen_from;
   std::vector<Operand> operands;
   std::vector<Result> results;
+  // Of the inputs at each place of the lists, if they are kept apart.
+  std::vector<ferro_sim_certainty> of_elements;
 
   // For another call, with the memory of the lists.
   void use_again(const c10::OperatorHandle& op, const OperatorTraits& of) {
@@ -86,6 +89,7 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     traits = &of;
     positions.reset();
     results.clear();
+    of_elements.clear();
   }
 
   void take() {
@@ -105,6 +109,9 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
       // The identity of a long list is that of its beginning.
       const bool has_identity = ++inputs <= kMaxIdentified && !is_statistic(operand);
       if (!has_identity && of_numbers == FERRO_SIM_UNKNOWN && !traits->passes_numbers) {
+        if (traits->by_element) {
+          add_to_element(operand);
+        }
         continue;
       }
       const auto [origins, of_span] = operand.at.origins();
@@ -112,6 +119,9 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
         add_to(of_inputs, operand, origins);
       }
       const ferro_sim_certainty is = operand.at.certainty(of_span);
+      if (traits->by_element) {
+        element_of(operand) = std::min(element_of(operand), is);
+      }
       if (!is_number(operand.at)) {
         of_others = std::min(of_others, is);
         any_certain = any_certain || (traits->multiplies && is != FERRO_SIM_UNKNOWN);
@@ -144,10 +154,13 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     const bool is_assumed =
         certainty == FERRO_SIM_UNKNOWN && tests_whether_finite && infinities != FERRO_SIM_UNKNOWN;
     certainty = is_assumed ? infinities : certainty;
+    if (traits->by_element) {
+      keep_elements_apart();
+    }
     computable = computable && (certainty != FERRO_SIM_UNKNOWN || takes_unknown || tells_lows);
     for (Operand& operand : operands) {
       operand.is_ones = operand.is_ones && tells_lows;
-      if (computable && operand.is_input && !operand.is_ones) {
+      if (computable && operand.is_input && !operand.is_ones && !operand.is_left_out) {
         operand.taken = is_assumed && !lows ? operand.at.zeros() : operand.at.take();
         computable = operand.taken.has_value();
       }
@@ -187,20 +200,23 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     }
     // Made before the first one is held: shared memory computes it at once, and then all of them.
     std::deque<ValueRef> made;
+    const auto is_made_first = [&](const Result& result) {
+      return !is_left_out(result.slot) && result.slot.layout.can_hold();
+    };
     if (recipe && results.size() > 1) {
       for (const Result& result : results) {
-        if (result.slot.layout.is_plain() && result.slot.layout.can_hold()) {
+        if (is_made_first(result)) {
           made.emplace_back(Value::make(recipe, result.slot, origin_of(result.slot)));
         }
       }
     }
     auto next = made.begin();
     for (const Result& result : results) {
-      if (next != made.end() && result.slot.layout.is_plain() && result.slot.layout.can_hold()) {
-        result.slot.layout.hold(**next++, certainty);
+      if (next != made.end() && is_made_first(result)) {
+        result.slot.layout.hold(**next++, certainty_of(result.slot));
         continue;
       }
-      if (!has_values || !give_value(result, recipe)) {
+      if (!has_values || is_left_out(result.slot) || !give_value(result, recipe)) {
         result.slot.layout.forget(result.keeps, origin_of(result.slot));
       }
     }
@@ -250,6 +266,54 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     for (const ferro_sim_origin_piece& piece : origins) {
       identity.add(piece.origin.identity).add(piece.offset).add(piece.bytes);
     }
+  }
+
+  // That of the place of the lists where the operand is, or of all places.
+  ferro_sim_certainty& element_of(const Operand& operand) {
+    const bool in_list = traits->argument_is_list[operand.place];
+    const std::size_t at = in_list ? operand.in_list + 1 : 0;
+    if (of_elements.size() <= at) {
+      of_elements.resize(at + 1, FERRO_SIM_KNOWN);
+    }
+    return of_elements[at];
+  }
+
+  void add_to_element(const Operand& operand) {
+    if (ferro_sim_certainty& element = element_of(operand); element != FERRO_SIM_UNKNOWN) {
+      element = std::min(element, operand.at.certainty());
+    }
+  }
+
+  // Results of known elements do not depend on unknown ones beside them.
+  void keep_elements_apart() {
+    for (const Operand& operand : operands) {
+      element_of(operand);  // also of those that are only overwritten
+    }
+    ferro_sim_certainty most = FERRO_SIM_UNKNOWN;
+    for (std::size_t i = 1; i < of_elements.size(); ++i) {
+      of_elements[i] = std::min(of_elements[i], of_elements[0]);
+      most = std::max(most, of_elements[i]);
+    }
+    if (most == FERRO_SIM_UNKNOWN) {
+      return;
+    }
+    differs = most != certainty;
+    certainty = most;
+    std::int64_t elements = 0;
+    for (Operand& operand : operands) {
+      operand.is_left_out =
+          traits->argument_is_list[operand.place] && element_of(operand) == FERRO_SIM_UNKNOWN;
+      elements += operand.is_left_out ? 0 : operand.at.elements();
+    }
+    computable = computable && elements <= kMaxElements;
+  }
+
+  ferro_sim_certainty certainty_of(const Value::Slot& slot) const {
+    return differs && slot.in_list + 1 < of_elements.size() ? of_elements[slot.in_list + 1]
+                                                            : certainty;
+  }
+  bool is_left_out(const Value::Slot& slot) const {
+    return differs && certainty_of(slot) == FERRO_SIM_UNKNOWN;
   }
 
   void choose_from(const Operand& operand, std::span<const ferro_sim_origin_piece> origins,
@@ -303,7 +367,7 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     const DeviceTensor& there = result.slot.layout;
     const ferro_sim_origin from = origin_of(result.slot);
     if (recipe && there.can_hold() && !there.is_interleaved()) {
-      there.hold(*ValueRef(Value::make(recipe, result.slot, from)), certainty);
+      there.hold(*ValueRef(Value::make(recipe, result.slot, from)), certainty_of(result.slot));
       return true;
     }
     if (recipe && there.is_interleaved() && hold_span(result, recipe, from)) {
@@ -321,9 +385,9 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
       return false;
     }
     if (there.can_hold()) {
-      there.hold(*ValueRef(Value::make(*computed, from)), certainty);
+      there.hold(*ValueRef(Value::make(*computed, from)), certainty_of(result.slot));
     } else {
-      there.write(*computed, certainty, from);
+      there.write(*computed, certainty_of(result.slot), from);
     }
     return true;
   }
@@ -339,7 +403,7 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     const std::size_t bytes = under->taken.pieces.bytes();
     const ferro_sim_origin all = there.origin_of_span(begin, bytes, from);
     const ValueRef value(Value::make(recipe, result.slot, all, std::move(*under)));
-    return there.hold_span(*value, begin, bytes, certainty);
+    return there.hold_span(*value, begin, bytes, certainty_of(result.slot));
   }
 
   // Positions of numbers are choices; those of unknown integers and booleans are unknown.
@@ -516,7 +580,9 @@ void Evaluation::find_operands(Arguments arguments) {
     }
   }
   const std::int64_t most = traits_.costly ? kMaxCostlyElements : kMaxElements;
-  job_->computable = traits_.computable && describable && job_->input_elements <= most;
+  // The elements of lists are counted when it is clear which of them are known.
+  job_->computable =
+      traits_.computable && describable && (traits_.by_element || job_->input_elements <= most);
   const bool of_numbers =
       std::any_of(job_->operands.begin(), job_->operands.end(),
                   [](const Operand& operand) { return operand.is_input && is_number(operand.at); });
@@ -713,7 +779,8 @@ void Evaluation::choose() {
   const auto most = [&](std::int64_t elements) {
     return job.input_elements <= elements && job.result_elements <= elements;
   };
-  job.value_if_known = most(traits_.costly ? kMaxCostlyElements : kMaxElements);
+  job.value_if_known =
+      traits_.by_element || most(traits_.costly ? kMaxCostlyElements : kMaxElements);
   const bool gives_numbers =
       std::any_of(job.results.begin(), job.results.end(),
                   [](const Job::Result& result) { return is_number(result.slot.layout); });

@@ -153,8 +153,10 @@ bool HostOperator::put_operands(Stack& stack) {
   for (const Operand& operand : operands_) {
     const bool writable = std::find(traits_->written.begin(), traits_->written.end(),
                                     operand.place) != traits_->written.end();
-    auto host = operand.taken ? operand.taken->compute(writable)
-                              : std::optional(operand.at.make_host_tensor());
+    auto host = operand.is_left_out
+                    ? std::optional(at::Tensor(at::detail::empty_cpu({}, operand.at.type())))
+                : operand.taken ? operand.taken->compute(writable)
+                                : std::optional(operand.at.make_host_tensor());
     if (!host) {
       return false;
     }
@@ -162,7 +164,7 @@ bool HostOperator::put_operands(Stack& stack) {
     if (traits_->sorts_in_place && !writable) {
       *host = host->contiguous();
     }
-    if (operand.is_ones) {
+    if (operand.is_ones || operand.is_left_out) {
       host->fill_(1);
     }
     c10::IValue& argument = stack[operand.place];

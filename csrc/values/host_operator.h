@@ -28,7 +28,8 @@ struct Operand {
   // Its contents matter: it is not only overwritten.
   bool is_input = true;
   std::optional<Taken> taken = std::nullopt;
-  bool is_ones = false;  // in place of what it is
+  bool is_ones = false;      // in place of what it is
+  bool is_left_out = false;  // a number is in its place, because its results are not wanted
 };
 
 class HostOperator {
