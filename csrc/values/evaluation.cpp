@@ -850,6 +850,17 @@ void forget_in_replays(void* tensor) {
 
 }  // namespace
 
+void forget_unset(int device, std::uint64_t address, std::size_t bytes) {
+  const c10::Device there(c10::kCUDA, static_cast<c10::DeviceIndex>(device));
+  c10::Storage storage(c10::Storage::use_byte_size_t(), bytes,
+                       c10::DataPtr(reinterpret_cast<void*>(address), there));
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CUDA),
+      caffe2::TypeMeta::Make<std::uint8_t>());
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(static_cast<std::int64_t>(bytes));
+  forget_unset(tensor);
+}
+
 void forget_unset(const at::Tensor& tensor) {
   UnsetTensor unset;
   if (!unset.there.describe(tensor)) {

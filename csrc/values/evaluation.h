@@ -82,5 +82,7 @@ class Evaluation {
 
 // Makes what `empty` returned unknown, in the order of the current stream.
 void forget_unset(const at::Tensor& tensor);
+// The same for memory that a storage got.
+void forget_unset(int device, std::uint64_t address, std::size_t bytes);
 
 }  // namespace ferro::values

@@ -33,6 +33,7 @@ def adjust_torch(torch: ModuleType, values: bool) -> None:
     computed.set_library_folders([str(OWN_FOLDER), *torch.__path__])
     if values:
         _allocate_by_operator(torch)
+        _observe_storages(torch, computed)
         _observe_uses(torch, computed)
         _triton_hook.install(torch)
 
@@ -45,6 +46,34 @@ def _allocate_by_operator(torch: Any) -> None:
         return torch.empty_strided(size, stride, dtype=dtype, device="cuda")
 
     torch._C._dynamo.guards._empty_strided_cuda = empty_strided_cuda
+
+
+def _observe_storages(torch: Any, computed: Any) -> None:
+    """Storages get memory without an operator. It would count as what the last tensor there was."""
+    storages = torch.UntypedStorage
+    make, resize = storages.__new__, storages.resize_
+
+    def forget_from(storage: Any, begin: int) -> None:
+        more = storage.nbytes() - begin
+        if storage.device.type == "cuda" and more > 0:
+            computed.forget_unset(storage.device.index, storage.data_ptr() + begin, more)
+
+    def make_unset(cls: type, *args: Any, **kwargs: Any) -> object:
+        storage = make(cls, *args, **kwargs)
+        # Made of a sequence, it has its elements.
+        if all(isinstance(size, int) for size in (*args, kwargs.get("size", 0))):
+            forget_from(storage, 0)
+        return storage
+
+    @functools.wraps(resize)
+    def resize_(storage: Any, size: int) -> object:
+        before = storage.nbytes()
+        result = resize(storage, size)
+        forget_from(storage, before)
+        return result
+
+    storages.__new__ = make_unset
+    storages.resize_ = resize_
 
 
 def _observe_uses(torch: Any, computed: Any) -> None:
