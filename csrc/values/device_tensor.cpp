@@ -58,7 +58,8 @@ bool DeviceTensor::describe(const at::Tensor& tensor) {
   }
   span_ = static_cast<std::size_t>(last + 1) * element_bytes_;
   type_ = tensor.scalar_type();
-  is_plain_ = !tensor.is_conj() && !tensor.is_neg();
+  is_conj_ = tensor.is_conj();
+  is_neg_ = tensor.is_neg();
   return true;
 }
 
@@ -155,13 +156,13 @@ void DeviceTensor::originate(const ferro_sim_origin& from) const {
 }
 
 Taken DeviceTensor::zeros() const {
-  Taken taken{sizes_, strides_, type_, {}};
+  Taken taken{sizes_, strides_, type_, {}, is_conj_, is_neg_};
   taken.pieces.add_zeros(span());
   return taken;
 }
 
 std::optional<Taken> DeviceTensor::take() const {
-  Taken taken{sizes_, strides_, type_, {}};
+  Taken taken{sizes_, strides_, type_, {}, is_conj_, is_neg_};
   if (is_dense() || (runs() > kMaxTaken && span() / bytes() < kMaxGap)) {
     return taken.pieces.add(address_, span()) ? std::optional(std::move(taken)) : std::nullopt;
   }
@@ -187,15 +188,18 @@ std::optional<Taken> DeviceTensor::take() const {
 
 at::Tensor DeviceTensor::make_host_tensor() const {
   // Without the dispatcher, so that the program's modes do not see it.
-  return is_dense() ? at::Tensor(at::detail::empty_strided_cpu(sizes_, strides_, type_))
-                    : at::Tensor(at::detail::empty_cpu(sizes_, type_));
+  at::Tensor made = is_dense() ? at::detail::empty_strided_cpu(sizes_, strides_, type_)
+                               : at::detail::empty_cpu(sizes_, type_);
+  read_as(made, is_conj_, is_neg_);
+  return made;
 }
 
 std::optional<at::Tensor> DeviceTensor::lay_out(const at::Tensor& host) const {
   if (host.sizes() != at::IntArrayRef(sizes_) || host.scalar_type() != type_ || !host.is_cpu()) {
     return std::nullopt;
   }
-  if (is_dense() ? host.strides() == at::IntArrayRef(strides_) : host.is_contiguous()) {
+  if (host.is_conj() == is_conj_ && host.is_neg() == is_neg_ &&
+      (is_dense() ? host.strides() == at::IntArrayRef(strides_) : host.is_contiguous())) {
     return host;
   }
   at::Tensor laid_out = make_host_tensor();
@@ -254,6 +258,7 @@ std::optional<at::Tensor> DeviceTensor::lay_onto(const at::Tensor& span, std::si
   }
   at::Tensor elements = span.as_strided(
       sizes_, strides_, span.storage_offset() + static_cast<std::int64_t>(before / element_bytes_));
+  read_as(elements, is_conj_, is_neg_);
   elements.copy_(host);
   return span;
 }

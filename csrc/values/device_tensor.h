@@ -30,7 +30,7 @@ class DeviceTensor {
   std::size_t element_bytes() const { return element_bytes_; }
   at::ScalarType type() const { return type_; }
   // Its elements are the bytes, and not what they are conjugated or negated.
-  bool is_plain() const { return is_plain_; }
+  bool is_plain() const { return !is_conj_ && !is_neg_; }
   std::size_t bytes() const { return element_bytes_ * static_cast<std::size_t>(elements_); }
 
   // That of its least certain element, or less: bytes between many pieces count too.
@@ -115,7 +115,8 @@ class DeviceTensor {
   at::DimVector sizes_;
   at::DimVector strides_;
   at::ScalarType type_ = at::kFloat;
-  bool is_plain_ = true;
+  bool is_conj_ = false;
+  bool is_neg_ = false;
 };
 
 }  // namespace ferro::values

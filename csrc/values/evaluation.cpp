@@ -60,6 +60,7 @@ struct Facts {
   // Of the results, except for their identities.
   ferro_sim_origin origin = {0, FERRO_SIM_KNOWN, 0, 0};
   bool tells_lows = false;  // the results are unknown, and which of them are low is not
+  bool differs = false;     // the elements of its lists are not equally certain
 };
 
 // Queued work of an evaluation, of which each turn holds a reference.
@@ -77,6 +78,8 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
   std::optional<ChosenFrom> chosen_from;
   std::vector<Operand> operands;
   std::vector<Result> results;
+  // Of the inputs at each place of the lists, if they are kept apart.
+  std::vector<ferro_sim_certainty> of_elements;
 
   // For another call, with the memory of the lists.
   void use_again(const c10::OperatorHandle& op, const OperatorTraits& of) {
@@ -86,6 +89,7 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     traits = &of;
     positions.reset();
     results.clear();
+    of_elements.clear();
   }
 
   void take() {
@@ -105,6 +109,9 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
       // The identity of a long list is that of its beginning.
       const bool has_identity = ++inputs <= kMaxIdentified && !is_statistic(operand);
       if (!has_identity && of_numbers == FERRO_SIM_UNKNOWN && !traits->passes_numbers) {
+        if (traits->by_element) {
+          add_to_element(operand);
+        }
         continue;
       }
       const auto [origins, of_span] = operand.at.origins();
@@ -112,13 +119,16 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
         add_to(of_inputs, operand, origins);
       }
       const ferro_sim_certainty is = operand.at.certainty(of_span);
+      if (traits->by_element) {
+        element_of(operand) = std::min(element_of(operand), is);
+      }
       if (!is_number(operand.at)) {
         of_others = std::min(of_others, is);
         any_certain = any_certain || (traits->multiplies && is != FERRO_SIM_UNKNOWN);
         continue;
       }
       of_numbers = std::min(of_numbers, is);
-      bool is_positive = true;
+      bool is_positive = operand.at.is_plain();
       bool has_lows = false;
       for (const ferro_sim_origin_piece& piece : origins) {
         infinities = std::min(infinities, piece.origin.infinities);
@@ -144,10 +154,13 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     const bool is_assumed =
         certainty == FERRO_SIM_UNKNOWN && tests_whether_finite && infinities != FERRO_SIM_UNKNOWN;
     certainty = is_assumed ? infinities : certainty;
+    if (traits->by_element) {
+      keep_elements_apart();
+    }
     computable = computable && (certainty != FERRO_SIM_UNKNOWN || takes_unknown || tells_lows);
     for (Operand& operand : operands) {
       operand.is_ones = operand.is_ones && tells_lows;
-      if (computable && operand.is_input && !operand.is_ones) {
+      if (computable && operand.is_input && !operand.is_ones && !operand.is_left_out) {
         operand.taken = is_assumed && !lows ? operand.at.zeros() : operand.at.take();
         computable = operand.taken.has_value();
       }
@@ -187,20 +200,23 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     }
     // Made before the first one is held: shared memory computes it at once, and then all of them.
     std::deque<ValueRef> made;
+    const auto is_made_first = [&](const Result& result) {
+      return !is_left_out(result.slot) && result.slot.layout.can_hold();
+    };
     if (recipe && results.size() > 1) {
       for (const Result& result : results) {
-        if (result.slot.layout.is_plain() && result.slot.layout.can_hold()) {
+        if (is_made_first(result)) {
           made.emplace_back(Value::make(recipe, result.slot, origin_of(result.slot)));
         }
       }
     }
     auto next = made.begin();
     for (const Result& result : results) {
-      if (next != made.end() && result.slot.layout.is_plain() && result.slot.layout.can_hold()) {
-        result.slot.layout.hold(**next++, certainty);
+      if (next != made.end() && is_made_first(result)) {
+        result.slot.layout.hold(**next++, certainty_of(result.slot));
         continue;
       }
-      if (!has_values || !give_value(result, recipe)) {
+      if (!has_values || is_left_out(result.slot) || !give_value(result, recipe)) {
         result.slot.layout.forget(result.keeps, origin_of(result.slot));
       }
     }
@@ -244,9 +260,60 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     identity.add(operand.place).add(operand.in_list);
     identity.add_all(operand.at.sizes()).add_all(operand.at.strides());
     identity.add(static_cast<std::uint64_t>(operand.at.type()));
+    if (!operand.at.is_plain()) {
+      identity.add(1);
+    }
     for (const ferro_sim_origin_piece& piece : origins) {
       identity.add(piece.origin.identity).add(piece.offset).add(piece.bytes);
     }
+  }
+
+  // That of the place of the lists where the operand is, or of all places.
+  ferro_sim_certainty& element_of(const Operand& operand) {
+    const bool in_list = traits->argument_is_list[operand.place];
+    const std::size_t at = in_list ? operand.in_list + 1 : 0;
+    if (of_elements.size() <= at) {
+      of_elements.resize(at + 1, FERRO_SIM_KNOWN);
+    }
+    return of_elements[at];
+  }
+
+  void add_to_element(const Operand& operand) {
+    if (ferro_sim_certainty& element = element_of(operand); element != FERRO_SIM_UNKNOWN) {
+      element = std::min(element, operand.at.certainty());
+    }
+  }
+
+  // Results of known elements do not depend on unknown ones beside them.
+  void keep_elements_apart() {
+    for (const Operand& operand : operands) {
+      element_of(operand);  // also of those that are only overwritten
+    }
+    ferro_sim_certainty most = FERRO_SIM_UNKNOWN;
+    for (std::size_t i = 1; i < of_elements.size(); ++i) {
+      of_elements[i] = std::min(of_elements[i], of_elements[0]);
+      most = std::max(most, of_elements[i]);
+    }
+    if (most == FERRO_SIM_UNKNOWN) {
+      return;
+    }
+    differs = most != certainty;
+    certainty = most;
+    std::int64_t elements = 0;
+    for (Operand& operand : operands) {
+      operand.is_left_out =
+          traits->argument_is_list[operand.place] && element_of(operand) == FERRO_SIM_UNKNOWN;
+      elements += operand.is_left_out ? 0 : operand.at.elements();
+    }
+    computable = computable && elements <= kMaxElements;
+  }
+
+  ferro_sim_certainty certainty_of(const Value::Slot& slot) const {
+    return differs && slot.in_list + 1 < of_elements.size() ? of_elements[slot.in_list + 1]
+                                                            : certainty;
+  }
+  bool is_left_out(const Value::Slot& slot) const {
+    return differs && certainty_of(slot) == FERRO_SIM_UNKNOWN;
   }
 
   void choose_from(const Operand& operand, std::span<const ferro_sim_origin_piece> origins,
@@ -299,11 +366,8 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
   bool give_value(const Result& result, const std::shared_ptr<Recipe>& recipe) {
     const DeviceTensor& there = result.slot.layout;
     const ferro_sim_origin from = origin_of(result.slot);
-    if (!there.is_plain()) {
-      return false;
-    }
     if (recipe && there.can_hold() && !there.is_interleaved()) {
-      there.hold(*ValueRef(Value::make(recipe, result.slot, from)), certainty);
+      there.hold(*ValueRef(Value::make(recipe, result.slot, from)), certainty_of(result.slot));
       return true;
     }
     if (recipe && there.is_interleaved() && hold_span(result, recipe, from)) {
@@ -321,9 +385,9 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
       return false;
     }
     if (there.can_hold()) {
-      there.hold(*ValueRef(Value::make(*computed, from)), certainty);
+      there.hold(*ValueRef(Value::make(*computed, from)), certainty_of(result.slot));
     } else {
-      there.write(*computed, certainty, from);
+      there.write(*computed, certainty_of(result.slot), from);
     }
     return true;
   }
@@ -339,7 +403,7 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     const std::size_t bytes = under->taken.pieces.bytes();
     const ferro_sim_origin all = there.origin_of_span(begin, bytes, from);
     const ValueRef value(Value::make(recipe, result.slot, all, std::move(*under)));
-    return there.hold_span(*value, begin, bytes, certainty);
+    return there.hold_span(*value, begin, bytes, certainty_of(result.slot));
   }
 
   // Positions of numbers are choices; those of unknown integers and booleans are unknown.
@@ -459,13 +523,18 @@ bool Evaluation::is_moved_by_driver(Arguments arguments) {
     for_each_tensor(argument,
                     [&](const at::Tensor& tensor, std::size_t) { tensors.push_back(&tensor); });
   }
-  const bool elsewhere = std::any_of(tensors.begin(), tensors.end(), [&](const at::Tensor* tensor) {
-    return tensor->device() != tensors.front()->device() || !tensor->is_cuda();
-  });
-  return elsewhere ||
+  // Between the host and a card, and between cards unless a kernel changes types or layouts.
+  const bool with_host = std::any_of(tensors.begin(), tensors.end(),
+                                     [](const at::Tensor* tensor) { return !tensor->is_cuda(); });
+  return with_host ||
          (tensors.size() == 2 && tensors[0]->scalar_type() == tensors[1]->scalar_type() &&
           tensors[0]->layout() == at::kStrided && tensors[1]->layout() == at::kStrided &&
           same_layout(*tensors[0], *tensors[1]));
+}
+
+bool Evaluation::copies_between_cards(Arguments arguments) const {
+  return traits_.kind == Kind::kCopy && arguments[0].isTensor() &&
+         arguments[0].toTensor().device() != arguments[1].toTensor().device();
 }
 
 bool Evaluation::submit(void (*function)(void*)) {
@@ -479,6 +548,7 @@ bool Evaluation::submit(void (*function)(void*)) {
 
 void Evaluation::find_operands(Arguments arguments) {
   bool describable = true;
+  const bool between_cards = copies_between_cards(arguments);
   const bool ignores_first = traits_.factor && is_zero(arguments[*traits_.factor]);
   for (std::size_t place = 0; place < arguments.size(); ++place) {
     const c10::IValue& argument = arguments[place];
@@ -492,10 +562,10 @@ void Evaluation::find_operands(Arguments arguments) {
         return;
       }
       const int device = tensor.device().index();
-      describable = describable && (device_ < 0 || device_ == device);
+      describable = describable && (device_ < 0 || device_ == device || between_cards);
       device_ = device;
       Operand& operand = job_->operands.emplace_back();
-      if (operand.at.describe(tensor) && operand.at.is_plain()) {
+      if (operand.at.describe(tensor) && (operand.at.is_plain() || !traits_.positions)) {
         operand.place = place;
         operand.in_list = in_list;
         operand.is_input = !overwritten;
@@ -510,7 +580,9 @@ void Evaluation::find_operands(Arguments arguments) {
     }
   }
   const std::int64_t most = traits_.costly ? kMaxCostlyElements : kMaxElements;
-  job_->computable = traits_.computable && describable && job_->input_elements <= most;
+  // The elements of lists are counted when it is clear which of them are known.
+  job_->computable =
+      traits_.computable && describable && (traits_.by_element || job_->input_elements <= most);
   const bool of_numbers =
       std::any_of(job_->operands.begin(), job_->operands.end(),
                   [](const Operand& operand) { return operand.is_input && is_number(operand.at); });
@@ -546,7 +618,9 @@ void Evaluation::begin(Arguments arguments) {
     call.add(argument);
   }
   job_->identity = call.value();
-  if (traits_.leaves_inputs && (traits_.written.empty() || arguments[0].isTensor())) {
+  const bool between_cards = copies_between_cards(arguments);
+  if (traits_.leaves_inputs && !between_cards &&
+      (traits_.written.empty() || arguments[0].isTensor())) {
     takes_late_ = true;
     if (job_->computable || !traits_.written.empty()) {
       keep(arguments);
@@ -555,6 +629,11 @@ void Evaluation::begin(Arguments arguments) {
   }
   takes_ = submit(call_job<&Job::take>);
   job_->computable = job_->computable && takes_;
+  if (between_cards) {
+    // The source's stream copies, and the target's one waits for it.
+    device_ = arguments[0].toTensor().device().index();
+    stream_ = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device_)).stream();
+  }
   // A capture refuses the question for the generator's offset.
   if (takes_ && traits_.random) {
     job_->host.seed(arguments, device_);
@@ -700,7 +779,8 @@ void Evaluation::choose() {
   const auto most = [&](std::int64_t elements) {
     return job.input_elements <= elements && job.result_elements <= elements;
   };
-  job.value_if_known = most(traits_.costly ? kMaxCostlyElements : kMaxElements);
+  job.value_if_known =
+      traits_.by_element || most(traits_.costly ? kMaxCostlyElements : kMaxElements);
   const bool gives_numbers =
       std::any_of(job.results.begin(), job.results.end(),
                   [](const Job::Result& result) { return is_number(result.slot.layout); });
@@ -769,6 +849,17 @@ void forget_in_replays(void* tensor) {
 }
 
 }  // namespace
+
+void forget_unset(int device, std::uint64_t address, std::size_t bytes) {
+  const c10::Device there(c10::kCUDA, static_cast<c10::DeviceIndex>(device));
+  c10::Storage storage(c10::Storage::use_byte_size_t(), bytes,
+                       c10::DataPtr(reinterpret_cast<void*>(address), there));
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CUDA),
+      caffe2::TypeMeta::Make<std::uint8_t>());
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(static_cast<std::int64_t>(bytes));
+  forget_unset(tensor);
+}
 
 void forget_unset(const at::Tensor& tensor) {
   UnsetTensor unset;

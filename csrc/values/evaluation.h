@@ -53,6 +53,8 @@ class Evaluation {
   // For what follows the GPU's operator, which drops its arguments.
   void keep(Arguments arguments) { kept_.assign(arguments.begin(), arguments.end()); }
   static bool is_moved_by_driver(Arguments arguments);
+  // By a kernel, given that the driver does not move it.
+  bool copies_between_cards(Arguments arguments) const;
   void find_operands(Arguments arguments);
   // Whether the results get values, given whether the inputs are known.
   void choose();
@@ -80,5 +82,7 @@ class Evaluation {
 
 // Makes what `empty` returned unknown, in the order of the current stream.
 void forget_unset(const at::Tensor& tensor);
+// The same for memory that a storage got.
+void forget_unset(int device, std::uint64_t address, std::size_t bytes);
 
 }  // namespace ferro::values

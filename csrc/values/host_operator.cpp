@@ -6,6 +6,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
+#include <c10/core/DefaultDtype.h>
 
 #include <algorithm>
 #include <cmath>
@@ -18,8 +19,34 @@ namespace ferro::values {
 using torch::jit::Stack;
 using Arguments = c10::ArrayRef<c10::IValue>;
 
+namespace {
+
+// While it exists, numbers of no other type have this one. The program may have changed it since an
+// operator was recorded.
+class UnderDefaultType {
+ public:
+  explicit UnderDefaultType(caffe2::TypeMeta type) : before_(c10::get_default_dtype()) {
+    if (before_ != type) {
+      c10::set_default_dtype(type);
+    }
+  }
+  ~UnderDefaultType() {
+    if (c10::get_default_dtype() != before_) {
+      c10::set_default_dtype(before_);
+    }
+  }
+  UnderDefaultType(const UnderDefaultType&) = delete;
+  UnderDefaultType& operator=(const UnderDefaultType&) = delete;
+
+ private:
+  const caffe2::TypeMeta before_;
+};
+
+}  // namespace
+
 bool HostOperator::take_arguments(Arguments arguments, const std::vector<Operand>& operands) {
   bool possible = true;
+  default_type_ = c10::get_default_dtype();
   auto operand = operands.begin();
   std::size_t place = 0;
   // What an operand takes the place of, or a tensor that is on the host already.
@@ -126,8 +153,10 @@ bool HostOperator::put_operands(Stack& stack) {
   for (const Operand& operand : operands_) {
     const bool writable = std::find(traits_->written.begin(), traits_->written.end(),
                                     operand.place) != traits_->written.end();
-    auto host = operand.taken ? operand.taken->compute(writable)
-                              : std::optional(operand.at.make_host_tensor());
+    auto host = operand.is_left_out
+                    ? std::optional(at::Tensor(at::detail::empty_cpu({}, operand.at.type())))
+                : operand.taken ? operand.taken->compute(writable)
+                                : std::optional(operand.at.make_host_tensor());
     if (!host) {
       return false;
     }
@@ -135,7 +164,7 @@ bool HostOperator::put_operands(Stack& stack) {
     if (traits_->sorts_in_place && !writable) {
       *host = host->contiguous();
     }
-    if (operand.is_ones) {
+    if (operand.is_ones || operand.is_left_out) {
       host->fill_(1);
     }
     c10::IValue& argument = stack[operand.place];
@@ -184,6 +213,7 @@ void HostOperator::call(Stack& stack) const {
 }
 
 bool HostOperator::run() {
+  const UnderDefaultType guard(default_type_);
   try {
     Stack stack = arguments_;
     if (!put_operands(stack)) {

@@ -28,7 +28,8 @@ struct Operand {
   // Its contents matter: it is not only overwritten.
   bool is_input = true;
   std::optional<Taken> taken = std::nullopt;
-  bool is_ones = false;  // in place of what it is
+  bool is_ones = false;      // in place of what it is
+  bool is_left_out = false;  // a number is in its place, because its results are not wanted
 };
 
 class HostOperator {
@@ -86,6 +87,7 @@ class HostOperator {
   torch::jit::Stack results_;
   std::uint64_t seed_ = 0;
   std::uint64_t repeatable_seed_ = 0;
+  caffe2::TypeMeta default_type_;  // of the program at the call
 };
 
 // Whether the operator only tests whether numbers are finite. Unknown ones are assumed to be, so the

@@ -1,4 +1,5 @@
 // The module ferro_alloc.sim._values.
+#include "values/evaluation.h"
 #include "values/operators.h"
 #include "values/places.h"
 #include "values/value.h"
@@ -18,6 +19,9 @@ constexpr const char* kLearned[] = {"float", "drawn", "integer", "size"};
 PYBIND11_MODULE(_values, module) {
   module.def("install", &ferro::values::install, py::arg("compute"));
   module.def("set_library_folders", &ferro::values::set_library_folders, py::arg("folders"));
+  module.def("forget_unset",
+             py::overload_cast<int, std::uint64_t, std::size_t>(&ferro::values::forget_unset),
+             py::arg("device"), py::arg("address"), py::arg("bytes"));
   module.def("counts", [] {
     const ferro::values::ValueCounts counts = ferro::values::value_counts();
     py::dict all;

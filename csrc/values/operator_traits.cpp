@@ -232,6 +232,11 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
                           (base == "aten::eq" || base == "aten::ne");
   traits.tests_nan = base == "aten::isnan";
   traits.costly = is_costly(base);
+  traits.resizes = base == "aten::resize_";
+  traits.by_element = base.starts_with("aten::_foreach_");
+  for (const c10::Argument& argument : schema.arguments()) {
+    traits.argument_is_list.push_back(argument.type()->kind() == c10::TypeKind::ListType);
+  }
   traits.hash = Identity().add(string_view(traits.name)).value();
   traits.passes_numbers = is_one_of(base, kPassing);
   traits.keeps_sign = traits.passes_numbers && !is_one_of(base, kLosingSign);

@@ -74,6 +74,12 @@ struct OperatorTraits {
   // Zeros arguments that were unknown before it, instead of keeping their contents: what the program
   // reads next is the kernel's result.
   bool zeroes_unknown = false;
+  // May give a tensor's storage more memory.
+  bool resizes = false;
+  // Each result of a list follows from the elements at its place in lists, and from what is no list.
+  bool by_element = false;
+  // By place among the arguments: is it a list? Only with `by_element`.
+  std::vector<bool> argument_is_list;
   // A hash of the name.
   std::uint64_t hash = 0;
   // Places of statistics that a normalization updates and does not depend on.

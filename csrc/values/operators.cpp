@@ -7,6 +7,7 @@
 #include "values/sparse_operators.h"
 #include "values/value.h"
 
+#include <ATen/Context.h>
 #include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty_native.h>
@@ -153,6 +154,12 @@ class Found {
   const bool searches_;
 };
 
+// Whether PyTorch fills memory that the program has not set.
+bool fills_unset() {
+  const at::Context& context = at::globalContext();
+  return context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory();
+}
+
 class Wrapper : public c10::OperatorKernel {
  public:
   Wrapper(c10::SafeKernelFunction kernel, OperatorTraits traits, DispatchKey key)
@@ -182,7 +189,11 @@ class Wrapper : public c10::OperatorKernel {
         }
       } else if (!computable_ || !computes.load(std::memory_order_relaxed) ||
                  traits_.kind == Kind::kNothing) {
-        kernel_.callBoxed(op, keys, stack);
+        if (traits_.resizes && computable_ && computes.load(std::memory_order_relaxed)) {
+          resize(op, keys, stack);
+        } else {
+          kernel_.callBoxed(op, keys, stack);
+        }
       } else if (traits_.kind == Kind::kReads || traits_.kind == Kind::kCopy) {
         const std::uint64_t unknown = inside.reads(FERRO_SIM_UNKNOWN);
         const std::uint64_t drawn = inside.reads(FERRO_SIM_DRAWN);
@@ -225,8 +236,23 @@ class Wrapper : public c10::OperatorKernel {
     const bool transfer = traits_.kind == Kind::kTransfer;
     const std::uint64_t before = inside.transfers();
     kernel_.callBoxed(op, keys, stack);
-    if (!transfer || inside.transfers() == before) {
+    // One operator for each tensor did the work: these are evaluated.
+    const bool did_by_others = traits_.by_element && !inside.has_own_kernels();
+    if ((!transfer || inside.transfers() == before) && !did_by_others) {
       evaluation.end(*stack);
+    }
+  }
+
+  // What the storage's memory has more than before is unset.
+  void resize(const OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    const at::Tensor& tensor = torch::jit::peek(*stack, 0, traits_.arguments).toTensor();
+    const c10::Storage storage = tensor.storage();
+    const std::size_t before = storage.nbytes();
+    kernel_.callBoxed(op, keys, stack);
+    if (storage.nbytes() > before && !fills_unset()) {
+      forget_unset(storage.device().index(),
+                   reinterpret_cast<std::uint64_t>(storage.data()) + before,
+                   storage.nbytes() - before);
     }
   }
 
@@ -280,7 +306,7 @@ class Unset : public c10::OperatorKernel {
  public:
   at::Tensor operator()(Arguments... arguments) {
     at::Tensor result = function(arguments...);
-    if (computes.load(std::memory_order_relaxed)) {
+    if (computes.load(std::memory_order_relaxed) && !fills_unset()) {
       forget_unset(result);
     }
     return result;

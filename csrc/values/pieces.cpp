@@ -18,10 +18,21 @@ at::Tensor view_of(const c10::Storage& storage, std::size_t offset, const Taken&
       c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), type);
   view.unsafeGetTensorImpl()->set_sizes_and_strides(
       taken.sizes, taken.strides, static_cast<std::int64_t>(offset / type.itemsize()));
+  read_as(view, taken.is_conj, taken.is_neg);
   return view;
 }
 
 }  // namespace
+
+void read_as(const at::Tensor& tensor, bool is_conj, bool is_neg) {
+  // Without the dispatcher. Other types refuse even to be told that they are not conjugated.
+  if (is_conj) {
+    tensor.unsafeGetTensorImpl()->_set_conj(true);
+  }
+  if (is_neg) {
+    tensor.unsafeGetTensorImpl()->_set_neg(true);
+  }
+}
 
 Pieces::~Pieces() {
   for (const ferro_sim_piece& piece : pieces_) {
@@ -174,6 +185,7 @@ std::optional<at::Tensor> Taken::compute(bool writable) const {
     const auto elements = static_cast<std::size_t>(c10::multiply_integers(sizes));
     if (elements * c10::elementSize(type) < pieces.bytes()) {
       at::Tensor copy = at::detail::empty_cpu(sizes, type);
+      read_as(copy, is_conj, is_neg);
       copy.copy_(view_of(found.storage(), start + offset, *this));
       return copy;
     }

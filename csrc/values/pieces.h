@@ -74,12 +74,17 @@ class Pieces {
   std::vector<ferro_sim_piece> pieces_;
 };
 
+// The tensor's elements are from now on the conjugates or negatives of what its memory holds.
+void read_as(const at::Tensor& tensor, bool is_conj, bool is_neg);
+
 // The elements of a device tensor at one moment.
 struct Taken {
   at::DimVector sizes;
   at::DimVector strides;  // in the pieces
   at::ScalarType type = at::kFloat;
   Pieces pieces;
+  bool is_conj = false;  // the elements are the conjugates of what the pieces hold
+  bool is_neg = false;   // or the negatives
 
   // A host tensor of these elements; `writable`: one that no value shares. None if some cannot be
   // computed.

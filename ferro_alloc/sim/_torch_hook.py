@@ -33,6 +33,7 @@ def adjust_torch(torch: ModuleType, values: bool) -> None:
     computed.set_library_folders([str(OWN_FOLDER), *torch.__path__])
     if values:
         _allocate_by_operator(torch)
+        _observe_storages(torch, computed)
         _observe_uses(torch, computed)
         _triton_hook.install(torch)
 
@@ -47,6 +48,34 @@ def _allocate_by_operator(torch: Any) -> None:
     torch._C._dynamo.guards._empty_strided_cuda = empty_strided_cuda
 
 
+def _observe_storages(torch: Any, computed: Any) -> None:
+    """Storages get memory without an operator. It would count as what the last tensor there was."""
+    storages = torch.UntypedStorage
+    make, resize = storages.__new__, storages.resize_
+
+    def forget_from(storage: Any, begin: int) -> None:
+        more = storage.nbytes() - begin
+        if storage.device.type == "cuda" and more > 0:
+            computed.forget_unset(storage.device.index, storage.data_ptr() + begin, more)
+
+    def make_unset(cls: type, *args: Any, **kwargs: Any) -> object:
+        storage = make(cls, *args, **kwargs)
+        # Made of a sequence, it has its elements.
+        if all(isinstance(size, int) for size in (*args, kwargs.get("size", 0))):
+            forget_from(storage, 0)
+        return storage
+
+    @functools.wraps(resize)
+    def resize_(storage: Any, size: int) -> object:
+        before = storage.nbytes()
+        result = resize(storage, size)
+        forget_from(storage, before)
+        return result
+
+    storages.__new__ = make_unset
+    storages.resize_ = resize_
+
+
 def _observe_uses(torch: Any, computed: Any) -> None:
     """The simulated GPU takes a floating-point number that a program reads for one to print.
     `int(tensor)` and `if tensor` say that it is not; `tensor.item()` says nothing. To print a
@@ -56,6 +85,8 @@ def _observe_uses(torch: Any, computed: Any) -> None:
         setattr(torch.Tensor, name, _within(computed.use_as_integers, read))
     torch._tensor_str._str = _within(computed.use_as_text, torch._tensor_str._str)
     torch.Tensor.__format__ = _within(computed.use_as_text, torch.Tensor.__format__)
+    # Storages are saved as bytes, of whatever type their elements are.
+    torch.save = torch.serialization.save = _within(computed.use_as_text, torch.save)
 
 
 def _within(change: Callable[[int], None], function: Callable[..., object]) -> object:

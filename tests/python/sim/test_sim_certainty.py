@@ -61,6 +61,22 @@ def test_one_assumption_can_be_chosen(simulate: Simulate, rows: str, count: int)
     assert (result["rows"], result["all_rows"]) == (rows, None)
 
 
+SAVED = f"""\
+{UNKNOWN}
+import io, pickle
+picked = unknown.argmax(1)
+torch.save({{"weights": unknown, "count": torch.ones(1, device="cuda")}}, io.BytesIO())
+torch.serialization.save([picked, picked > 0], io.BytesIO())
+pickle.dumps(unknown)
+"""
+
+
+def test_saving_tensors_makes_no_verdict_unsure(simulate: Simulate) -> None:
+    done, result = simulate(SAVED)
+    assert (done.returncode, result["verdict"]) == (0, "fits"), done.stderr
+    assert set(learned(result).values()) == {"float"}
+
+
 SIZED = f"""\
 {UNKNOWN}
 column = unknown[:, 0]

@@ -1,6 +1,6 @@
-"""Writes from and through conjugated and negated views of the simulated GPU.
+"""Reads and writes of known data through conjugated and negated views of the simulated GPU.
 
-Prints the cases in which bytes count as known that are not those of the host.
+Prints the cases with other values than the host's, and those that are not known.
 """
 
 import json
@@ -31,12 +31,43 @@ def added_to_negated(device):
     return r
 
 
-stale = []
-for case in (copied_conjugate, added_to_conjugate, added_to_negated):
+def converted(device):
+    return waves.to(device).conj().to(torch.complex128)
+
+
+def multiplied(device):
+    z = waves.to(device)
+    return torch.cat([z.conj() * z, z.conj().sum().view(1), (z[None].conj() @ z)])
+
+
+def parts(device):
+    z = waves.to(device).conj()
+    return torch.cat([z.imag + 1, z.imag, z.real])
+
+
+def written_with_gaps(device):
+    z = waves.repeat(600).to(device)
+    z.view(300, 4)[:, ::2].conj().add_(2 + 5j)
+    z.view(300, 4).t()[1].conj().copy_(z[:300].clone())
+    z.imag[::3].neg_()
+    return z
+
+
+CASES = (
+    copied_conjugate,
+    added_to_conjugate,
+    added_to_negated,
+    converted,
+    multiplied,
+    parts,
+    written_with_gaps,
+)
+wrong, unknown = [], []
+for case in CASES:
     reads = sum(read.count for read in sim.uncomputed_reads())
-    found = case("cuda").cpu()
-    is_known = sum(read.count for read in sim.uncomputed_reads()) == reads
-    if is_known and not torch.equal(found, case("cpu").resolve_conj().resolve_neg()):
-        stale.append(case.__name__)
-print(json.dumps(stale))
+    if not torch.equal(case("cuda").cpu(), case("cpu").resolve_conj().resolve_neg()):
+        wrong.append(case.__name__)
+    if sum(read.count for read in sim.uncomputed_reads()) != reads:
+        unknown.append(case.__name__)
+print(json.dumps({"wrong": wrong, "unknown": unknown}))
 sys.stdout.flush()

@@ -26,6 +26,15 @@ def written(device):
     return z
 
 
+def read_under_another_default(device):
+    halves = torch.arange(6, device=device) / 2
+    torch.set_default_dtype(torch.float64)
+    try:
+        return halves.cpu()
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def copied_in_a_list(device):
     copies = [torch.zeros(4, device=device)]
     torch._foreach_copy_(copies, [torch.arange(4.0, device=device)])
@@ -109,6 +118,7 @@ CASES = {
     "foreach": lambda d: torch.stack(torch._foreach_mul([x.to(d), x.to(d) + 1], 3.0)),
     "certain_draws": lambda d: torch.multinomial(torch.tensor([0.0, 0.0, 1.0], device=d), 1),
     "copied_in_a_list": copied_in_a_list,
+    "read_under_another_default": read_under_another_default,
     "mixed_types": mixed_types,
     "isin": lambda d: torch.isin(words.to(d), torch.arange(2, 300, device=d)),
     "empty": lambda d: torch.zeros(0, 4, device=d).sum(0),

@@ -83,7 +83,7 @@ def test_small_results_are_those_of_the_host(
     run_simulated: RunSimulated, activate: dict[str, Any]
 ) -> None:
     found = last_line(run_simulated, "sim_values.py", **activate)
-    assert found["cases"] == 33
+    assert found["cases"] == 34
     assert found["wrong"] == []
     assert found["warned_before"] == 0
     random = found["random"]
@@ -95,8 +95,90 @@ def test_small_results_are_those_of_the_host(
     assert 400 < random["kept"] < 600
 
 
-def test_conjugated_views_leave_no_old_bytes(run_simulated: RunSimulated) -> None:
-    assert last_line(run_simulated, "sim_conjugates.py") == []
+def test_conjugated_views_of_known_data_are_known(run_simulated: RunSimulated) -> None:
+    assert last_line(run_simulated, "sim_conjugates.py") == {"wrong": [], "unknown": []}
+
+
+def test_known_tensors_stay_known_in_lists_with_unknown_ones(run_simulated: RunSimulated) -> None:
+    found = last_line(run_simulated, "sim_lists.py")
+    assert found == {"wrong": [], "unsure": [], "silent": []}
+
+
+TWO_CARDS = """\
+import json, torch
+from ferro_alloc import sim
+first, second = ("cuda:0", "cuda:1")
+there = [torch.full((3,), 7.0, device=device) for device in (first, second)]
+torch._foreach_copy_(there, [torch.ones(3, device=device) for device in (second, first)])
+numbers = torch.arange(6, device=second).view(2, 3)
+turned = torch.full((3, 2), 7, device=first)
+turned.copy_(numbers.t())
+gaps = torch.full((2, 6), 7, device=first)
+gaps[:, ::2].copy_(numbers)
+rows = torch.full((2, 2), 7.0, device=first)
+rows.copy_(numbers[0, 1:])
+numbers.zero_()
+found = [each.tolist() for each in (*there, turned, gaps, rows, rows.to(second, torch.int64))]
+before = len(sim.uncomputed_reads())
+large = torch.randn(1000, 1000, device=second) @ torch.randn(1000, 1000, device=second)
+rows.copy_(large[:2, :2].t())
+rows.tolist()
+print(json.dumps([found, before, len(sim.uncomputed_reads())]))
+"""
+
+
+@MODES
+def test_copies_between_cards_have_values(
+    run_simulated: RunSimulated, activate: dict[str, Any]
+) -> None:
+    found, before, after = last_line(run_simulated, TWO_CARDS, count=2, **activate)
+    assert found[:2] == [[1.0] * 3] * 2
+    assert found[2:4] == [[[0, 3], [1, 4], [2, 5]], [[0, 7, 1, 7, 2, 7], [3, 7, 4, 7, 5, 7]]]
+    assert found[4:] == [[[1, 2]] * 2] * 2
+    assert (before, after) == (0, 1)
+
+
+UNSET = """\
+import json, torch
+from ferro_alloc import sim
+def reads():
+    return sum(read.count for read in sim.uncomputed_reads())
+def is_known(tensor):
+    before = reads()
+    tensor.cpu()
+    return reads() == before
+def grown(kind):
+    old = torch.full((1000,), 7, device="cuda")
+    del old
+    tensor = torch.ones(3, dtype=torch.long, device="cuda")
+    if kind == "resized":
+        return tensor.resize_(1000)
+    if kind == "storage":
+        tensor.untyped_storage().resize_(8000)
+    elif kind == "emptied":
+        tensor.untyped_storage().resize_(0)
+        tensor.untyped_storage().resize_(8000)
+    elif kind == "made":
+        return tensor.set_(torch.UntypedStorage(8000, device="cuda"), 0, (1000,))
+    return tensor.set_(tensor.untyped_storage(), 0, (1000,))
+kinds = ("resized", "storage", "emptied", "made")
+found = {kind: (is_known(grown(kind)[:3]), is_known(grown(kind)[3:])) for kind in kinds}
+found["elements"] = torch.UntypedStorage([1, 2, 3], device="cuda").tolist()
+filled = torch.UntypedStorage(4, device="cuda").fill_(3)
+torch.use_deterministic_algorithms(True)
+found["filled"] = torch.ones(1, device="cuda").resize_(2)[1:].tolist()
+found["filled"] += torch.empty(2, dtype=torch.uint8, device="cuda").tolist() + filled.tolist()
+print(json.dumps([found, reads()]))
+"""
+
+
+def test_memory_that_storages_get_is_unknown(run_simulated: RunSimulated) -> None:
+    found, reads = last_line(run_simulated, UNSET)
+    assert found.pop("elements") == [1, 2, 3]
+    assert str(found.pop("filled")) == "[nan, 255, 255, 3, 3, 3, 3]"
+    kept, lost = [True, False], [False, False]
+    assert found == {"resized": kept, "storage": kept, "emptied": lost, "made": lost}
+    assert reads == 6
 
 
 def test_uncomputed_large_values_warn_once_for_each_place(run_simulated: RunSimulated) -> None:
