@@ -24,8 +24,7 @@ setup:
 	@tools/bootstrap.sh
 
 build: setup
-	@$(PY) setup.py -q build_ext --inplace > build/build.log 2>&1 || \
-	  { tail -n 40 build/build.log; echo "the build failed; all of it is in build/build.log"; exit 1; }
+	@$(PY) tools/build.py
 
 demo: build
 	@$(PY) -m benchmarks.demo
