@@ -206,5 +206,34 @@ class GpuTests:
             Path(report).write_text(json.dumps(self.counts()))
 
 
+# ---- failures at once
+
+
+class Failures:
+    """Writes each failure into a file, one JSON array of its name and text per line, before the
+    terminal names it. pytest prints the text only at its end."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._note(report)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._note(report)
+
+    def _note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        if report.failed:
+            printed = [f"--- {title}\n{text}" for title, text in report.sections]
+            with self._path.open("a") as file:
+                file.write(json.dumps([report.nodeid, "\n".join([*printed, report.longreprtext])]))
+                file.write("\n")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(GpuTests(), "ferro-gpu-tests")
+    failures = os.environ.get("FERRO_TEST_FAILURES")
+    if failures and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Failures(Path(failures)), "ferro-failures")
