@@ -4,7 +4,7 @@
 .PHONY: help setup build demo test test-all test-versions test-clients wheels lint cpp-test clean
 
 # Read when a recipe runs, because the setup step writes the file.
-PY = $$(cat build/python)
+PY = "$$(cat build/python)"
 
 help:
 	@echo "make demo      train a transformer under three allocators, side by side"

@@ -15,7 +15,7 @@ LOG = execution.ROOT / "build" / "build.log"
 def main() -> int:
     progress = Progress("build", 0, 0)
     command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
-    ok = execution.execute(LOG, command, watch=progress.watch)
+    ok = execution.execute(LOG, command, watch=progress.watch, tick=progress.tick)
     progress.end()
     if not ok:
         shown = LOG.relative_to(execution.ROOT)
@@ -27,5 +27,7 @@ if __name__ == "__main__":
     execution.stop_at_interrupt()
     try:
         sys.exit(main())
+    except OSError as error:  # a full disk, or a checkout that cannot be written
+        sys.exit(f"the build needs a folder that it can write: {error}")
     except KeyboardInterrupt:
         sys.exit("interrupted; what was compiled until then need not be compiled again")

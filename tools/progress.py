@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 import threading
 import time
@@ -26,6 +27,8 @@ WORKER_END = re.compile(r"^\[gw\d+\] \[ *\d+%\] (PASSED|FAILED|ERROR|SKIPPED) (\
 
 EVERY_S = {True: 1.0, False: 30.0}
 """Seconds between two lines of progress, on a terminal and elsewhere."""
+LONG_S = 60.0
+"""A test that has run so long is named."""
 
 
 @dataclass
@@ -98,6 +101,8 @@ class Progress:
         self._started = self._told = time.monotonic()
         self._terminal = sys.stdout.isatty()
         self._readings = [Reading()]
+        self._heard: dict[int, float] = {}
+        """When each reading got its last line."""
         self._failures: Path | None = None
         self._failures_read = 0
         self._texts: dict[str, list[str]] = {}
@@ -151,10 +156,28 @@ class Progress:
             self._read_failures()
             if name:
                 self._fail(name, self._alone(name), self._texts.get(name, text))
-            now = time.monotonic()
-            if now - self._told >= EVERY_S[self._terminal]:
-                self._told = now
-                self._tell(now - self._started)
+            self._heard[id(reading)] = time.monotonic()
+            self._tell_in_time()
+
+    def tick(self) -> None:
+        """Shows the time left and a test that takes long, also while nothing is printed."""
+        with self._lock:
+            self._tell_in_time()
+
+    def _tell_in_time(self) -> None:
+        now = time.monotonic()
+        if now - self._told >= EVERY_S[self._terminal]:
+            self._told = now
+            self._tell(now - self._started)
+
+    def _slow(self) -> str:
+        """The last test that began, if its log has been silent for long."""
+        now = time.monotonic()
+        for reading in self._readings:
+            silent = now - self._heard.get(id(reading), now)
+            if reading.running and silent > LONG_S:
+                return f", in {reading.running[-1]} for {minutes(silent)}"
+        return ""
 
     def _read_failures(self) -> None:
         if self._failures is None or not self._failures.exists():
@@ -186,16 +209,22 @@ class Progress:
         counted = f"{done} of {of} {unit}, " if of else ""
         failures = f"{len(self.failed)} failed, " if self.failed else ""
         text = f"{self._step}: {counted}{failures}{minutes(self.left(passed) + self._after)} left"
+        text += self._slow()
         if self._terminal:
-            print(f"\r{text[:78]:78}", end="", flush=True)
+            print(f"\r{text[: width()]:{width()}}", end="", flush=True)
         else:
             print(f"  {text}", flush=True)
 
     def _clear(self) -> None:
         if self._terminal:
-            print(f"\r{'':78}\r", end="", flush=True)
+            print(f"\r{'':{width()}}\r", end="", flush=True)
 
     end = _clear
+
+
+def width() -> int:
+    """Of a line that leaves the terminal's last column free."""
+    return max(1, shutil.get_terminal_size().columns - 1)
 
 
 def minutes(seconds: float) -> str:

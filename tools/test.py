@@ -82,7 +82,8 @@ def execute(
     words = [str(word) for word in command]
     if watch is None:
         watch = progress.watch if progress else lambda line: None
-    ok = execution.execute(path, words, env={**os.environ, **(env or {})}, watch=watch)
+    whole, tick = {**os.environ, **(env or {})}, progress.tick if progress else lambda: None
+    ok = execution.execute(path, words, env=whole, watch=watch, tick=tick)
     if not ok and not quiet and not (progress and progress.failed):
         print(f"\n--- {shlex.join(words)[:200]} failed; the end of {path}:")
         print(execution.tail(path), flush=True)

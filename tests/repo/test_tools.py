@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -216,6 +217,25 @@ def test_time_left_follows_the_tests_that_are_done_once_it_is_late() -> None:
         progress.watch(f"[gw0] [ 10%] PASSED tests/test_a.py::test_{number} ")
     assert progress.left(40) == 60
     assert progress.left(300) == 300
+
+
+def test_a_test_that_takes_long_is_named_while_its_log_is_silent(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tools.progress.EVERY_S", {True: 0.0, False: 0.0})
+    now = [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    progress = Progress("release", 300, 0)
+    for line in LOGS["googletest"][:2]:
+        progress.watch(line)
+    now[0] += 50
+    progress.tick()
+    now[0] += 50
+    progress.tick()
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "  release: 0 of 4 tests, 4 min left",
+        "  release: 0 of 4 tests, 3 min left, in Suite.Right for 2 min",
+    ]
 
 
 def test_logs_side_by_side_are_counted_together(capsys: pytest.CaptureFixture[str]) -> None:
@@ -725,6 +745,21 @@ def test_modules_of_a_program_end_with_it(tmp_path: Path, destructors: bool) -> 
     done = programs.run_simulated([path], machine, destructors=destructors)
     assert done.returncode == 5
     assert done.stdout == "at exit\ndeleted\ndestroyed\n"
+
+
+def test_commands_of_the_makefile_run_in_a_folder_with_a_space(tmp_path: Path) -> None:
+    folder = tmp_path / "a b"
+    for name in ("tools", "build"):
+        (folder / name).mkdir(parents=True)
+    shutil.copy(ROOT / "Makefile", folder)
+    setup = folder / "tools" / "bootstrap.sh"
+    setup.write_text("#!/bin/sh\n")
+    setup.chmod(0o755)
+    (folder / "tools" / "build.py").write_text("print('built')\n")
+    (folder / "python").symlink_to(sys.executable)
+    (folder / "build" / "python").write_text(f"{folder / 'python'}\n")
+    done = subprocess.run(["make", "-s", "build"], cwd=folder, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "built\n"), done.stderr
 
 
 def test_jobs_follow_the_machine() -> None:
