@@ -306,6 +306,19 @@ def test_the_text_of_a_failure_of_pytest_is_shown_at_once(
     assert progress.failed == ["test_lacks.py", "test_fails.py::test_wrong"]
 
 
+def test_a_test_that_crashes_fails_once_and_the_others_run(tmp_path: Path) -> None:
+    text = "import os\n" + "".join(
+        f"def test_{number}(): {'os.kill(os.getpid(), 11)' if number in (1, 5) else 'pass'}\n"
+        for number in range(6)
+    )
+    for name in ("test_a.py", "test_b.py", "test_c.py"):
+        (tmp_path / name).write_text(text if name != "test_c.py" else "def test_last(): pass\n")
+    (tmp_path / "pytest.ini").touch()
+    words = ["-v", "-n", "2", "-p", "no:cacheprovider", "-p", "tests.conftest"]
+    done = programs.run([sys.executable, "-m", "pytest", *words], folder=tmp_path)
+    assert "4 failed, 9 passed" in done.stdout, done.stdout
+
+
 def test_a_run_that_was_given_up_says_what_did_not_end() -> None:
     """Tests that end their workers are repeated, and may end the whole run."""
     progress = Progress("python", 10, 0)
