@@ -4,7 +4,7 @@
 .PHONY: help setup build demo test test-all test-versions test-clients wheels lint cpp-test clean
 
 # Read when a recipe runs, because the setup step writes the file.
-PY = $$(cat build/python)
+PY = "$$(cat build/python)"
 
 help:
 	@echo "make demo      train a transformer under three allocators, side by side"
@@ -24,8 +24,7 @@ setup:
 	@tools/bootstrap.sh
 
 build: setup
-	@$(PY) setup.py -q build_ext --inplace > build/build.log 2>&1 || \
-	  { tail -n 40 build/build.log; echo "the build failed; all of it is in build/build.log"; exit 1; }
+	@$(PY) tools/build.py
 
 demo: build
 	@$(PY) -m benchmarks.demo

@@ -12,7 +12,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,11 +72,15 @@ def jobs() -> int:
 
 
 def run(steps: Iterable[Step]) -> None:
-    """Runs those whose target is not current, side by side. SystemExit once one has failed."""
+    """Runs those whose target is not current, side by side, and prints a line for each that has
+    ended, in the form of ninja. SystemExit once one has failed."""
     wanted = [step for step in steps if not step.is_current()]
     with ThreadPoolExecutor(jobs()) as pool:
         try:
-            list(pool.map(Step.run, wanted))
+            ends = {pool.submit(step.run): step for step in wanted}
+            for number, end in enumerate(as_completed(ends), 1):
+                end.result()
+                print(f"[{number}/{len(wanted)}] {ends[end].target}", flush=True)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise

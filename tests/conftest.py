@@ -146,8 +146,28 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Workers of pytest-xdist take whole files, whose tests share what their programs found."""
     from xdist.scheduler import LoadFileScheduling
 
+    class Files(LoadFileScheduling):  # type: ignore[misc]  # xdist may be absent
+        def _reschedule(self, node: Any) -> None:
+            """xdist fails if two workers have crashed, and the second new one is ready first."""
+            if node in self.registered_collections:
+                super()._reschedule(node)
+
+        def remove_node(self, node: Any) -> Any:
+            """Lets another worker run the rest of the file. xdist would also repeat the test that
+            crashed, until it gives up because too many workers have ended."""
+            units = self.assigned_work[node]
+            left = [(unit, name) for unit in units.values() for name in unit if not unit[name]]
+            if not left:
+                return super().remove_node(node)
+            unit, crashed = left[0]
+            unit[crashed] = True
+            for scope in [scope for scope, unit in units.items() if all(unit.values())]:
+                del units[scope]
+            super().remove_node(node)
+            return crashed
+
     config.option.loadscopereorder = False
-    return LoadFileScheduling(config, log)
+    return Files(config, log)
 
 
 def place_of(item: pytest.Item) -> int:
@@ -206,5 +226,34 @@ class GpuTests:
             Path(report).write_text(json.dumps(self.counts()))
 
 
+# ---- failures at once
+
+
+class Failures:
+    """Writes each failure into a file, one JSON array of its name and text per line, before the
+    terminal names it. pytest prints the text only at its end."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._note(report)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._note(report)
+
+    def _note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        if report.failed:
+            printed = [f"--- {title}\n{text}" for title, text in report.sections]
+            with self._path.open("a") as file:
+                file.write(json.dumps([report.nodeid, "\n".join([*printed, report.longreprtext])]))
+                file.write("\n")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(GpuTests(), "ferro-gpu-tests")
+    failures = os.environ.get("FERRO_TEST_FAILURES")
+    if failures and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Failures(Path(failures)), "ferro-failures")

@@ -70,9 +70,11 @@ def execute(
     cwd: Path = ROOT,
     env: Mapping[str, str] | None = None,
     watch: Watch = lambda line: None,
+    tick: Callable[[], None] = lambda: None,
 ) -> bool:
     """Returns whether it succeeded. `env` is its whole environment; None means this process's.
-    `watch` gets each printed line soon after. The log says why a command was stopped."""
+    `watch` gets each printed line soon after, and `tick` is called every second. The log says why a
+    command was stopped."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as out:
         process = subprocess.Popen(
@@ -89,6 +91,7 @@ def execute(
         def read() -> None:
             for line in lines.new():
                 watch(line)
+            tick()
 
         _running.add(process.pid)
         # Programs of tests have their own sessions and limits; here they show only in the log.

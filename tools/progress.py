@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 NINJA = re.compile(r"^\[(\d+)/(\d+)\] ")
 GTEST_ALL = re.compile(r"^\[==========\] Running (\d+) tests")
@@ -24,6 +27,8 @@ WORKER_END = re.compile(r"^\[gw\d+\] \[ *\d+%\] (PASSED|FAILED|ERROR|SKIPPED) (\
 
 EVERY_S = {True: 1.0, False: 30.0}
 """Seconds between two lines of progress, on a terminal and elsewhere."""
+LONG_S = 60.0
+"""A test that has run so long is named."""
 
 
 @dataclass
@@ -48,8 +53,12 @@ class Reading:
             self.running, self._text = [found[1]], []
         elif found := WORKER_BEGIN.match(line):
             self.running.append(found[1])
-        elif (found := GTEST_END.match(line)) or (found := WORKER_END.match(line)):
+        elif found := GTEST_END.match(line):
             return self._end(found[2], found[1])
+        elif found := WORKER_END.match(line):
+            # A worker that crashes prints into the same line.
+            begun = [name for name in self.running if found[2].startswith(name)]
+            return self._end(max(begun, key=len, default=found[2]), found[1])
         elif found := PYTEST_END.match(line):
             return self._end(found[1], found[2])
         elif found := PYTEST_ALL.search(line):
@@ -92,14 +101,22 @@ class Progress:
         self._started = self._told = time.monotonic()
         self._terminal = sys.stdout.isatty()
         self._readings = [Reading()]
+        self._heard: dict[int, float] = {}
+        """When each reading got its last line."""
+        self._failures: Path | None = None
+        self._failures_read = 0
+        self._texts: dict[str, list[str]] = {}
         self._lock = threading.Lock()
         self.failed: list[str] = []
         """The names of the tests that failed."""
         self.commands: list[str] = []
         """What runs each of them alone."""
 
-    def for_tests_of(self, alone: Callable[[str], str]) -> None:
+    def for_tests_of(self, alone: Callable[[str], str], failures: Path | None = None) -> None:
+        """pytest writes the texts of failures into the file (`Failures` in tests/conftest.py), also
+        those of files that it could not import."""
         self._alone = alone
+        self._failures = failures
 
     def watch(self, line: str) -> None:
         self._watch(self._readings[0], line)
@@ -136,18 +153,50 @@ class Progress:
     def _watch(self, reading: Reading, line: str) -> None:
         with self._lock:
             name, text = reading.read(line)
+            self._read_failures()
             if name:
-                self._fail(name, self._alone(name), text)
-            now = time.monotonic()
-            if now - self._told >= EVERY_S[self._terminal]:
-                self._told = now
-                self._tell(now - self._started)
+                self._fail(name, self._alone(name), self._texts.get(name, text))
+            self._heard[id(reading)] = time.monotonic()
+            self._tell_in_time()
+
+    def tick(self) -> None:
+        """Shows the time left and a test that takes long, also while nothing is printed."""
+        with self._lock:
+            self._tell_in_time()
+
+    def _tell_in_time(self) -> None:
+        now = time.monotonic()
+        if now - self._told >= EVERY_S[self._terminal]:
+            self._told = now
+            self._tell(now - self._started)
+
+    def _slow(self) -> str:
+        """The last test that began, if its log has been silent for long."""
+        now = time.monotonic()
+        for reading in self._readings:
+            silent = now - self._heard.get(id(reading), now)
+            if reading.running and silent > LONG_S:
+                return f", in {reading.running[-1]} for {minutes(silent)}"
+        return ""
+
+    def _read_failures(self) -> None:
+        if self._failures is None or not self._failures.exists():
+            return
+        with self._failures.open("rb") as file:
+            file.seek(self._failures_read)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._failures_read += len(whole) + len(newline)
+        for line in filter(None, whole.split(b"\n")):
+            name, text = json.loads(line)
+            self._texts[name] = text.splitlines()
+            if "::" not in name:  # a file that was not imported; the log names it only at the end
+                self._fail(name, self._alone(name), self._texts[name])
 
     def left(self, passed: float) -> float:
         """The remaining seconds of this step. The slowest tests come first, so the number of
         finished tests tells little until the step takes longer than expected."""
-        done, of, unit = self._counts()
-        if passed < self._seconds or unit != "tests" or done == 0:
+        done, of, _ = self._counts()
+        if passed < self._seconds or done == 0:
             return max(0.0, self._seconds - passed)
         return passed / done * (of - done)
 
@@ -160,16 +209,22 @@ class Progress:
         counted = f"{done} of {of} {unit}, " if of else ""
         failures = f"{len(self.failed)} failed, " if self.failed else ""
         text = f"{self._step}: {counted}{failures}{minutes(self.left(passed) + self._after)} left"
+        text += self._slow()
         if self._terminal:
-            print(f"\r{text[:78]:78}", end="", flush=True)
+            print(f"\r{text[: width()]:{width()}}", end="", flush=True)
         else:
             print(f"  {text}", flush=True)
 
     def _clear(self) -> None:
         if self._terminal:
-            print(f"\r{'':78}\r", end="", flush=True)
+            print(f"\r{'':{width()}}\r", end="", flush=True)
 
     end = _clear
+
+
+def width() -> int:
+    """Of a line that leaves the terminal's last column free."""
+    return max(1, shutil.get_terminal_size().columns - 1)
 
 
 def minutes(seconds: float) -> str:

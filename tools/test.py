@@ -15,6 +15,8 @@ tests did not run.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import json
 import os
 import platform
@@ -24,10 +26,10 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import cache, partial, reduce
 from pathlib import Path
 
 from rich.console import Console
@@ -62,6 +64,8 @@ class Part:
     reads: Sequence[str] = ()
     """The files and folders that decide whether it must run again; empty for Python tests, which
     know theirs by file."""
+    files: str = ""
+    """The marker of Python tests, of whose files only those run that have not passed."""
 
 
 def execute(
@@ -78,7 +82,8 @@ def execute(
     words = [str(word) for word in command]
     if watch is None:
         watch = progress.watch if progress else lambda line: None
-    ok = execution.execute(path, words, env={**os.environ, **(env or {})}, watch=watch)
+    whole, tick = {**os.environ, **(env or {})}, progress.tick if progress else lambda: None
+    ok = execution.execute(path, words, env=whole, watch=watch, tick=tick)
     if not ok and not quiet and not (progress and progress.failed):
         print(f"\n--- {shlex.join(words)[:200]} failed; the end of {path}:")
         print(execution.tail(path), flush=True)
@@ -301,26 +306,43 @@ def python_files(marker: str) -> list[Path]:
     return [path for path in files if marker != "long" or "mark.long" in path.read_text()]
 
 
+@cache
+def digests(marker: str) -> dict[Path, str]:
+    return {path: unchanged.digest(unchanged.read_by(path)) for path in python_files(marker)}
+
+
+def name_of(part: str, path: Path) -> str:
+    return f"{part} {path.relative_to(ROOT)}"
+
+
+def wanted_files(part: str, marker: str) -> list[Path]:
+    """The files that have not passed as they are now."""
+    # On a GPU all tests run, because the verdict includes whether they did.
+    known = digests(marker).items()
+    return [p for p, d in known if gpu_count() > 0 or not PASSED.is_known(name_of(part, p), d)]
+
+
 def python_tests(marker: str) -> Callable[[Result, Progress], Result]:
     """Tests that pytest selects by the marker, in files that have not passed unchanged."""
 
     def run(empty: Result, progress: Progress) -> Result:
-        known = {path: unchanged.digest(unchanged.read_by(path)) for path in python_files(marker)}
-        names = {path: f"{empty.name} {path.relative_to(ROOT)}" for path in known}
-        # On a GPU all tests run, because the verdict includes whether they did.
-        wanted = [p for p in known if gpu_count() > 0 or not PASSED.is_known(names[p], known[p])]
+        known = digests(marker)
+        names = {path: name_of(empty.name, path) for path in known}
+        wanted = wanted_files(empty.name, marker)
         empty = replace(empty, skips=Counter({unchanged.REASON: len(known) - len(wanted)}))
         if not wanted:
             return empty
         junit, report = LOGS / f"{empty.name}.xml", LOGS / f"{empty.name}-gpu.json"
-        for path in (junit, report):
+        failures = LOGS / f"{empty.name}-failures.jsonl"
+        for path in (junit, report, failures):
             path.unlink(missing_ok=True)
         pytest = [sys.executable, "-m", "pytest"]
-        progress.for_tests_of(lambda name: shlex.join([*pytest, name]))
+        progress.for_tests_of(lambda name: shlex.join([*pytest, name]), failures)
         shown = ["-v", "-p", "no:cacheprovider", f"--junitxml={junit}"]
         chosen: list[str | Path] = ["-m", marker, *wanted]
         command = [*pytest, *shown, *side_by_side(), *chosen]
-        ok = execute(empty.name, command, progress, {"FERRO_TEST_REPORT": str(report)})
+        files = {"FERRO_TEST_REPORT": str(report), "FERRO_TEST_FAILURES": str(failures)}
+        ok = execute(empty.name, command, progress, files)
         if not ok:
             progress.fail_running()
         if not junit.exists():
@@ -398,7 +420,13 @@ TEST = (
     Part("contract", "the contract, on the simulated GPU", contract_simulated, 5, CPP),
     Part("contract-gpu", "the contract, on a real one", contract_gpu, 0),
     Part("random", "random programs of the device's model", random_programs(100_000), 10, CPP),
-    Part("python", "PyTorch programs, layers, packages", python_tests("not long"), 330),
+    Part(
+        "python",
+        "PyTorch programs, layers, packages",
+        python_tests("not long"),
+        330,
+        files="not long",
+    ),
     Part("client", f"a real program: {FIRST_CLIENT[0]}", of_clients(FIRST_CLIENT), 15),
 )
 # The longer parts, the most useful first.
@@ -421,6 +449,7 @@ REST = (
         "long seeds, benchmarks' smoke runs, large programs",
         python_tests("long"),
         400,
+        files="long",
     ),
     Part("random-long", "random programs, six times as many", random_programs(600_000), 30),
     Part("fuzz", "the same instructions under libFuzzer", fuzz, 40),
@@ -443,24 +472,42 @@ class Times:
     """The last times of parts on this machine, and their ratio to those of two idle cores."""
 
     def __init__(self) -> None:
-        self._taken: dict[str, float] = json.loads(TIMES.read_text()) if TIMES.exists() else {}
+        self._taken: dict[str, float] = unchanged.read_record(TIMES)
 
     def note(self, part: Part, seconds: float, is_complete: bool) -> None:
-        self._taken[part.name] = seconds
+        """The time of a run without the tests that had passed says nothing about other runs."""
         if is_complete:
-            self._taken[f"{part.name}, complete"] = seconds
-        TIMES.write_text(json.dumps(self._taken, indent=1))
+            self._taken[part.name] = seconds
+            unchanged.write_record(TIMES, self._taken)
 
     def expect(self, part: Part) -> float:
+        """The share of a whole run that the tests take which have not passed."""
+        return share_of(part) * self._whole(part)
+
+    def _whole(self, part: Part) -> float:
         """A part that never ran here is expected to be slower than listed by the others' ratio."""
         if part.name in self._taken:
             return self._taken[part.name]
         taken = listed = 0.0
         for each in (*TEST, *REST):
-            # Runs without tests that had passed before say nothing about other parts.
-            if each.seconds > 10 and (seconds := self._taken.get(f"{each.name}, complete")):
+            if each.seconds > 10 and (seconds := self._taken.get(each.name)):
                 taken, listed = taken + seconds, listed + each.seconds
-        return part.seconds * (max(0.5, taken / listed) if listed else 1)
+        if taken < listed:  # a few fast parts, such as from a compiler's cache, say little
+            taken, listed = taken + USUAL_SECONDS, listed + USUAL_SECONDS
+        return part.seconds * (taken / listed if listed else 1)
+
+
+USUAL_SECONDS = 300
+
+
+def share_of(part: Part) -> float:
+    if part.files:
+        return len(wanted_files(part.name, part.files)) / max(1, len(digests(part.files)))
+    return float(not (part.reads and PASSED.is_known(part.name, digest_of(part))))
+
+
+def digest_of(part: Part) -> str:
+    return unchanged.digest(unchanged.files_below(*part.reads)) if part.reads else ""
 
 
 def show_parts(parts: Sequence[Part], times: Times) -> None:
@@ -488,7 +535,8 @@ def show(results: Sequence[Result]) -> None:
     if failures := [result for result in results if result.failed]:
         console.print("failed:")
         for result in failures:
-            known = result.alone or (f"what it printed is above, and in {LOGS}",)
+            alone = f"make test-all PARTS={result.name}"
+            known = result.alone or (f"{alone}; what it printed is above, and in {LOGS}",)
             for text in known:
                 console.print(f"  {result.name}: {text}", markup=False, soft_wrap=True)
 
@@ -504,7 +552,7 @@ def run_parts(parts: Sequence[Part], times: Times, minutes_left: float) -> list[
             print(f"{part.name} ... {reason}", flush=True)
             results.append(skip(part.name, reason))
             continue
-        files = unchanged.digest(unchanged.files_below(*part.reads)) if part.reads else ""
+        files = digest_of(part)
         if files and PASSED.is_known(part.name, files):
             print(f"{part.name} ... {unchanged.REASON}", flush=True)
             results.append(skip(part.name, unchanged.REASON))
@@ -537,6 +585,18 @@ def choose_parts(names: Sequence[str]) -> list[Part]:
     return [part for name, part in every.items() if name in asked]
 
 
+@contextlib.contextmanager
+def only_run() -> Iterator[None]:
+    """Two runs would write into the same logs and count each other's tests."""
+    BUILD.mkdir(exist_ok=True)
+    with (BUILD / "test.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.exit("another run tests this checkout; wait for its end, or stop it")
+        yield
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--all", action="store_true", help="also what takes longer")
@@ -545,6 +605,8 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="also what passed with these files")
     parser.add_argument("--list", action="store_true", help="show the parts, run nothing")
     arguments = parser.parse_args()
+    if arguments.again:
+        PASSED.forget()
     times = Times()
     parts = [*TEST, *REST] if arguments.all or arguments.list else list(TEST)
     if arguments.parts:
@@ -552,9 +614,8 @@ def main() -> int:
     show_parts(parts, times)
     if arguments.list:
         return 0
-    if arguments.again:
-        PASSED.forget()
-    results = run_parts(parts, times, arguments.minutes)
+    with only_run():
+        results = run_parts(parts, times, arguments.minutes)
     show(results)
     total = Result("all")
     for result in results:

@@ -22,6 +22,7 @@ import sys
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PASSED = ROOT / "build" / "test-passed.json"
@@ -147,12 +148,29 @@ def read_by(test: Path) -> set[Path]:
     return found
 
 
+def read_record(path: Path) -> dict[str, Any]:
+    """Empty if there is none, or it is damaged."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def write_record(path: Path, record: dict[str, Any]) -> None:
+    """As a whole: a reader never sees half of it, also after an interrupt or on a full disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(".new")
+    fresh.write_text(json.dumps(record, indent=1))
+    fresh.replace(path)
+
+
 class Passed:
     """The passed tests, stored in the build folder."""
 
     def __init__(self, path: Path = PASSED) -> None:
         self._path = path
-        self._known: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+        self._known: dict[str, str] = read_record(path)
 
     def is_known(self, name: str, fingerprint: str) -> bool:
         return self._known.get(name) == fingerprint
@@ -165,5 +183,4 @@ class Passed:
         self._known |= passed
         for name in failed:
             self._known.pop(name, None)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.write_text(json.dumps(self._known, indent=1))
+        write_record(self._path, self._known)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -218,6 +219,25 @@ def test_time_left_follows_the_tests_that_are_done_once_it_is_late() -> None:
     assert progress.left(300) == 300
 
 
+def test_a_test_that_takes_long_is_named_while_its_log_is_silent(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tools.progress.EVERY_S", {True: 0.0, False: 0.0})
+    now = [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    progress = Progress("release", 300, 0)
+    for line in LOGS["googletest"][:2]:
+        progress.watch(line)
+    now[0] += 50
+    progress.tick()
+    now[0] += 50
+    progress.tick()
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "  release: 0 of 4 tests, 4 min left",
+        "  release: 0 of 4 tests, 3 min left, in Suite.Right for 2 min",
+    ]
+
+
 def test_logs_side_by_side_are_counted_together(capsys: pytest.CaptureFixture[str]) -> None:
     progress = Progress("release", 10, 0)
     progress.watch("[3/90] Building CXX object a.o")
@@ -246,6 +266,59 @@ def test_a_test_whose_process_died_has_failed(capsys: pytest.CaptureFixture[str]
     assert "  unit_tests --gtest_filter=One.Crashes\n" in capsys.readouterr().out
 
 
+def test_a_worker_that_crashes_prints_into_the_line_of_its_test() -> None:
+    reading = Reading()
+    for line in ("2 workers [8 items]", *(f"tests/test_a.py::test_one{each} " for each in ("", 2))):
+        reading.read(line)
+    line = "[gw1] [ 25%] FAILED tests/test_a.py::test_one2 Fatal Python error: Segmentation fault"
+    assert reading.read(line)[0] == "tests/test_a.py::test_one2"
+    assert reading.running == ["tests/test_a.py::test_one"]
+
+
+SUITES = {
+    "test_fails.py": "def test_wrong():\n    print('aside')\n    assert 1 + 1 == 3, 'planted'\n",
+    "test_lacks.py": "import no_such_module\n",
+    "test_passes.py": "def test_right():\n    pass\n",
+}
+
+
+@pytest.mark.parametrize("arguments", [[], ["-n", "2"]], ids=["alone", "workers"])
+def test_the_text_of_a_failure_of_pytest_is_shown_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    for name, text in SUITES.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "pytest.ini").touch()
+    log, failures = tmp_path / "log", tmp_path / "failures.jsonl"
+    progress = Progress("python", 100, 0)
+    progress.for_tests_of(lambda name: f"pytest {name}", failures)
+    shown = ["-v", "-p", "no:cacheprovider", "-p", "tests.conftest"]
+    more = ["--continue-on-collection-errors", *arguments]
+    command = [sys.executable, "-m", "pytest", *shown, *more]
+    env = {**programs.clean_environment(), "FERRO_TEST_FAILURES": str(failures)}
+    assert not execution.execute(log, command, tmp_path, env, progress.watch)
+    said = capsys.readouterr().out
+    assert "ModuleNotFoundError: No module named 'no_such_module'" in said
+    assert "FAILED test_lacks.py\n  pytest test_lacks.py\n" in said
+    assert "AssertionError: planted" in said
+    assert "aside" in said
+    assert "FAILED test_fails.py::test_wrong\n  pytest test_fails.py::test_wrong\n" in said
+    assert progress.failed == ["test_lacks.py", "test_fails.py::test_wrong"]
+
+
+def test_a_test_that_crashes_fails_once_and_the_others_run(tmp_path: Path) -> None:
+    text = "import os\n" + "".join(
+        f"def test_{number}(): {'os.kill(os.getpid(), 11)' if number in (1, 5) else 'pass'}\n"
+        for number in range(6)
+    )
+    for name in ("test_a.py", "test_b.py", "test_c.py"):
+        (tmp_path / name).write_text(text if name != "test_c.py" else "def test_last(): pass\n")
+    (tmp_path / "pytest.ini").touch()
+    words = ["-v", "-n", "2", "-p", "no:cacheprovider", "-p", "tests.conftest"]
+    done = programs.run([sys.executable, "-m", "pytest", *words], folder=tmp_path)
+    assert "4 failed, 9 passed" in done.stdout, done.stdout
+
+
 def test_a_run_that_was_given_up_says_what_did_not_end() -> None:
     """Tests that end their workers are repeated, and may end the whole run."""
     progress = Progress("python", 10, 0)
@@ -270,6 +343,7 @@ def test_a_run_that_was_given_up_says_what_did_not_end() -> None:
 @pytest.fixture
 def times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Times:
     monkeypatch.setattr(tests_tool, "TIMES", tmp_path / "times.json")
+    monkeypatch.setattr(tests_tool, "PASSED", unchanged.Passed(tmp_path / "passed.json"))
     return Times()
 
 
@@ -289,7 +363,7 @@ def test_parts_that_do_not_fit_are_left_out_except_sanitizers(times: Times) -> N
         ("tsan", 1),
         ("long", 1),
     ]
-    assert list(results[1].skips) == ["left out: takes 8 min, and 60 s are left"]
+    assert list(results[1].skips) == ["left out: takes 10 min, and 60 s are left"]
 
 
 def test_what_failed_is_listed_at_the_end(
@@ -316,7 +390,7 @@ def test_what_failed_is_listed_at_the_end(
     assert capsys.readouterr().out.partition("failed:\n")[2].splitlines() == [
         "  release: unit_tests --gtest_filter=One.Fails",
         "  release: clang-tidy a.cpp",
-        "  ruff: what it printed is above, and in logs",
+        "  ruff: make test-all PARTS=ruff; what it printed is above, and in logs",
     ]
 
 
@@ -328,11 +402,36 @@ def test_parts_are_expected_to_take_as_long_as_before(times: Times) -> None:
     times.note(release, 3 * release.seconds, is_complete=True)
     assert times.expect(release) == 3 * release.seconds
     assert times.expect(python) == 3 * python.seconds
-    # What ran because of one changed file says nothing about other parts.
+    # What ran because of one changed file says nothing about other runs.
     times.note(python, 1, is_complete=False)
     (asan,) = tests_tool.choose_parts(["asan"])
-    assert times.expect(python) == 1
+    assert times.expect(python) == 3 * python.seconds
     assert Times().expect(asan) == 3 * asan.seconds
+
+
+def test_a_fast_part_does_not_halve_the_times_of_others(times: Times) -> None:
+    """A compiler's cache makes single parts much faster than they are elsewhere."""
+    client, python = (next(p for p in tests_tool.TEST if p.name == n) for n in ("client", "python"))
+    times.note(client, 1, is_complete=True)
+    assert times.expect(python) > 0.9 * python.seconds
+
+
+def test_only_tests_that_have_not_passed_are_expected_to_take_time(
+    times: Times, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (python,) = tests_tool.choose_parts(["python"])
+    (release,) = tests_tool.choose_parts(["release"])
+    files = {ROOT / f"tests/test_{number}.py": str(number) for number in range(4)}
+    monkeypatch.setattr(tests_tool, "digests", lambda marker: files)
+    monkeypatch.setattr(tests_tool, "gpu_count", lambda: 0)
+    passed = unchanged.Passed(tmp_path / "passed.json")
+    monkeypatch.setattr(tests_tool, "PASSED", passed)
+    times.note(python, 100, is_complete=True)
+    times.note(release, 50, is_complete=True)
+    assert (times.expect(python), times.expect(release)) == (100, 50)
+    passed.note({tests_tool.name_of("python", path): files[path] for path in list(files)[:3]})
+    passed.note({"release": tests_tool.digest_of(release)})
+    assert (times.expect(python), times.expect(release)) == (25, 0)
 
 
 def test_parts_can_be_named() -> None:
@@ -438,6 +537,25 @@ def test_only_passed_parts_with_the_same_files_are_known(tmp_path: Path) -> None
         assert known.is_known("c", "1")
     passed.forget()
     assert not passed.is_known("c", "1")
+
+
+@pytest.mark.parametrize("text", ["", '{"a": "1', "[1]"])
+def test_a_damaged_record_is_an_empty_one(tmp_path: Path, text: str) -> None:
+    kept = tmp_path / "passed.json"
+    kept.write_text(text)
+    passed = unchanged.Passed(kept)
+    assert not passed.is_known("a", "1")
+    passed.note({"a": "1"})
+    assert unchanged.Passed(kept).is_known("a", "1")
+
+
+def test_two_runs_do_not_share_their_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tests_tool, "BUILD", tmp_path)
+    refused = pytest.raises(SystemExit, match="another run tests this checkout")
+    with tests_tool.only_run(), refused, tests_tool.only_run():
+        pass
+    with tests_tool.only_run():
+        pass
 
 
 def test_digests_follow_names_and_contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -640,6 +758,21 @@ def test_modules_of_a_program_end_with_it(tmp_path: Path, destructors: bool) -> 
     done = programs.run_simulated([path], machine, destructors=destructors)
     assert done.returncode == 5
     assert done.stdout == "at exit\ndeleted\ndestroyed\n"
+
+
+def test_commands_of_the_makefile_run_in_a_folder_with_a_space(tmp_path: Path) -> None:
+    folder = tmp_path / "a b"
+    for name in ("tools", "build"):
+        (folder / name).mkdir(parents=True)
+    shutil.copy(ROOT / "Makefile", folder)
+    setup = folder / "tools" / "bootstrap.sh"
+    setup.write_text("#!/bin/sh\n")
+    setup.chmod(0o755)
+    (folder / "tools" / "build.py").write_text("print('built')\n")
+    (folder / "python").symlink_to(sys.executable)
+    (folder / "build" / "python").write_text(f"{folder / 'python'}\n")
+    done = subprocess.run(["make", "-s", "build"], cwd=folder, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "built\n"), done.stderr
 
 
 def test_jobs_follow_the_machine() -> None:

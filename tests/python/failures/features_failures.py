@@ -326,14 +326,14 @@ def failures_cost_the_driver_nothing():
     torch.cuda.empty_cache()
     error_of(lambda: take(2 * TOTAL))
     sim.reset_counters()
-    started = time.monotonic()
+    started = time.process_time()
     for _ in range(50):
         error_of(lambda: take(2 * TOTAL))
     if ALLOCATOR == "ferro":
         calls = sim.counters()
         assert "cuMemCreate" not in calls, calls
         assert "cuMemAddressReserve" not in calls, calls
-    assert time.monotonic() - started < 20
+    assert time.process_time() - started < 20
 
 
 finish()

@@ -252,7 +252,7 @@ def allocations_of_others_during_a_capture():
         graph.capture_begin(capture_error_mode="thread_local")
         between = source.clone()
         capturing.set()
-        assert done.wait(60)
+        done.wait()
         result = between.clone()
         graph.capture_end()
     thread.join()

@@ -269,6 +269,24 @@ TEST_F(PoolRouterTest, AThreadThatHasJustEndedACaptureMayNoteThat) {
   device_->pools().release(kGraphPool);
 }
 
+// The thread does not wait for the hour.
+TEST_F(PoolRouterTest, TheEndOfADiversionWakesAThreadThatWaitsForIt) {
+  PoolRouter router(*device_, FailedGraphs::kForget, std::chrono::hours(1), std::chrono::hours(1));
+  ASSERT_TRUE(router.begin(kGraphPool, captured_with(stream_), stream_));
+  SimGpu::begin_capture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED);
+  SimGpu::end_capture(stream_);
+  std::thread other([&] {
+    SimGpu::make_current();
+    while (router.captures() != 0) {  // until the first thread has seen it
+      std::this_thread::yield();
+    }
+    EXPECT_TRUE(router.end(kGraphPool));
+  });
+  EXPECT_EQ(router.pool_for(side_), kDefaultPool);
+  other.join();
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
+}
+
 TEST_F(PoolRouterTest, ACaptureThatAnotherThreadDoesNotEndInTimeHasFailed) {
   PoolRouter router(*device_, FailedGraphs::kForget, std::chrono::milliseconds(1));
   ASSERT_TRUE(router.begin(kGraphPool, captured_with(stream_), stream_));
