@@ -1,6 +1,7 @@
 """Is the memory of public model families on the simulated GPU that of a real one?
 
-Each family runs under each allocator on three sizes of card, each time in a separate process.
+Each family runs under each allocator on five sizes of card, each time in a separate process: three
+are the same for all allocators, two lie 2 % above and below what this allocator reserved on a GPU.
 Without `--simulated` the card is a real one, and a size is a limit on the reserved memory. Several
 processes then run at once: the memory that a program reserves does not depend on others as long as
 the card itself is not full. `--compare` runs nothing: it compares the records in `--output` with
@@ -21,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from benchmarks.families.comparison import (
@@ -34,13 +36,14 @@ from benchmarks.families.comparison import (
     rows,
     summary,
 )
-from benchmarks.families.table import FAMILIES, PLAIN, SIZES, Family
+from benchmarks.families.table import AROUND, FAMILIES, MIB, PLAIN, SIZES, Family, whole_pages
 from benchmarks.harness.processes import ROOT, SIMULATED_ALLOCATORS, Child, ChildError
 from benchmarks.harness.records import print_table, report_problems, store
 from tools.gpu import gpu_count
 
 RESULTS = ROOT / "benchmarks" / "results"
 STORED = RESULTS / "families_simulated.json"
+ON_GPU = RESULTS / "families_gpu.json"
 WHOLE = "whole"
 JOBS_ON_GPU, JOBS_SIMULATED = 14, 2
 CARD = 74 << 10
@@ -49,6 +52,13 @@ OUTSIDE = 1 << 10
 """MiB that a child may take outside its allocator."""
 UNLIMITED = 12 << 10
 """MiB that a child without a limit may take."""
+
+
+@cache
+def reserved_on_gpu() -> dict[tuple[str, str], int]:
+    """The peaks of the stored runs on an ample card, by family and allocator."""
+    found = read(ON_GPU)
+    return {(r.family, r.allocator): r.peak_reserved for r in found if r.size == SIZES[0]}
 
 
 @dataclass(frozen=True)
@@ -64,7 +74,12 @@ class Case:
 
     @property
     def limit(self) -> int | None:
-        return None if self.size == WHOLE or self.smoke else self.program.limit(self.size)
+        if self.size == WHOLE or self.smoke:
+            return None
+        if self.size in AROUND:
+            reserved = reserved_on_gpu()[self.family, self.allocator] / MIB
+            return whole_pages(AROUND[self.size] * reserved, up=self.size == "above")
+        return self.program.limit(self.size)
 
     @property
     def named(self) -> str:
@@ -211,7 +226,7 @@ def run(options: argparse.Namespace) -> list[Record]:
 
 def in_order(records: Sequence[Record]) -> list[Record]:
     """Sorts records; those without cuDNN come last."""
-    families, sizes = list(FAMILIES), [*SIZES, WHOLE]
+    families, sizes = list(FAMILIES), [*SIZES, *AROUND, WHOLE]
 
     def place(record: Record) -> tuple[bool, int, int, int]:
         name = record.family.removesuffix(PLAIN)
@@ -275,7 +290,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--allocators", nargs="+", choices=SIMULATED_ALLOCATORS, default=list(SIMULATED_ALLOCATORS)
     )
-    parser.add_argument("--sizes", nargs="+", choices=(*SIZES, WHOLE), default=list(SIZES))
+    parser.add_argument("--sizes", nargs="+", choices=(*SIZES, *AROUND, WHOLE), default=list(SIZES))
     parser.add_argument(
         "--smoke", action="store_true", help="three tiny families, to test that it runs"
     )

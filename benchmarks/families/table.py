@@ -14,8 +14,15 @@ from typing import Any
 MIB = 1 << 20
 PAGE_MIB = 2
 SIZES = ("ample", "tight", "short")
+AROUND = {"above": 1.02, "below": 0.98}
+"""Two more sizes of card, as shares of what the allocator reserves on a GPU with ample memory."""
 PLAIN = "_plain"
 """Ends the name of a family that runs a second time without cuDNN."""
+
+
+def whole_pages(size: float, *, up: bool) -> int:
+    """MiB of the pages that begin within `size` MiB, or without `up` of those within it."""
+    return PAGE_MIB * (int(size / PAGE_MIB) + up)
 
 
 @dataclass(frozen=True)
@@ -42,8 +49,7 @@ class Family:
         """
         reserved, allocated = self.peaks
         wanted = {"ample": 1.25 * reserved, "tight": 1.03 * reserved, "short": 0.97 * allocated}
-        pages = int(wanted[size] / PAGE_MIB)
-        return PAGE_MIB * (pages if size == "short" else pages + 1)
+        return whole_pages(wanted[size], up=size != "short")
 
     def sizes_of(self, smoke: bool, batch: int | None = None) -> dict[str, Any]:
         """The arguments of the function; `batch` replaces the size of each batch."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.families import requests
-from benchmarks.families.__main__ import cases_of, compare
+from benchmarks.families.__main__ import Case, cases_of, compare, reserved_on_gpu
 from benchmarks.families.comparison import Record, faults, judged, pairs, summary
 from benchmarks.families.table import FAMILIES, MIB, SIZES
 from benchmarks.harness.processes import SIMULATED_ALLOCATORS, Child
@@ -93,6 +93,17 @@ def test_each_family_has_three_sizes() -> None:
         reserved, allocated = family.peaks
         assert short < allocated <= reserved < tight < ample
         assert {ample % 2, tight % 2, short % 2} == {0}
+
+
+@pytest.mark.parametrize("allocator", SIMULATED_ALLOCATORS)
+def test_two_sizes_lie_around_what_the_allocator_reserved(allocator: str) -> None:
+    for family in FAMILIES:
+        reserved = reserved_on_gpu()[family, allocator] / MIB
+        above, below = (Case(family, allocator, size, False).limit for size in ("above", "below"))
+        assert above is not None
+        assert below is not None
+        assert 1.02 * reserved < above <= 1.02 * reserved + 2
+        assert 0.98 * reserved - 2 < below <= 0.98 * reserved
 
 
 def record(size: str = "ample", fits: bool = True, reserved: int = 1000, **more: str) -> Record:
