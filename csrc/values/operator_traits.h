@@ -78,7 +78,7 @@ struct OperatorTraits {
   bool resizes = false;
   // Each result of a list follows from the elements at its place in lists, and from what is no list.
   bool by_element = false;
-  // By place among the arguments: is it a list? Only with `by_element`.
+  // By place among the arguments: is it a list?
   std::vector<bool> argument_is_list;
   // A hash of the name.
   std::uint64_t hash = 0;

@@ -237,8 +237,8 @@ class Wrapper : public c10::OperatorKernel {
     const std::uint64_t before = inside.transfers();
     kernel_.callBoxed(op, keys, stack);
     // One operator for each tensor did the work: these are evaluated.
-    const bool did_by_others = traits_.by_element && !inside.has_own_kernels();
-    if ((!transfer || inside.transfers() == before) && !did_by_others) {
+    const bool done_by_others = traits_.by_element && !inside.has_own_kernels();
+    if ((!transfer || inside.transfers() == before) && !done_by_others) {
       evaluation.end(*stack);
     }
   }

@@ -249,41 +249,39 @@ TEST_F(PoolRouterTest, ACaptureThatAnotherThreadIsEndingIsNotDropped) {
   device_->pools().release(kGraphPool);
 }
 
+// While `end` runs on the thread whose capture is over, another stream asks for its pool. That does not
+// wait for the hour.
+class PoolRouterWaitTest : public PoolRouterTest {
+ protected:
+  template <typename End>
+  void ask_while(const End& end) {
+    ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
+    SimGpu::begin_capture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED);
+    SimGpu::end_capture(stream_);
+    std::thread other([&] {
+      SimGpu::make_current();
+      while (router_.captures() != 0) {  // until the first thread has seen it
+        std::this_thread::yield();
+      }
+      end();
+    });
+    EXPECT_EQ(router_.pool_for(side_), kDefaultPool);
+    other.join();
+  }
+
+  PoolRouter router_{*device_, FailedGraphs::kForget, std::chrono::hours(1), std::chrono::hours(1)};
+};
+
 // The thread that ends a capture may have allocated nothing in it, and is about to note its end.
-TEST_F(PoolRouterTest, AThreadThatHasJustEndedACaptureMayNoteThat) {
-  PoolRouter router(*device_, FailedGraphs::kForget, std::chrono::hours(1), std::chrono::hours(1));
-  ASSERT_TRUE(router.begin(kGraphPool, captured_with(stream_), stream_));
-  SimGpu::begin_capture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED);
-  SimGpu::end_capture(stream_);
-  std::thread other([&] {
-    SimGpu::make_current();
-    while (router.captures() != 0) {  // until the first thread has seen it
-      std::this_thread::yield();
-    }
-    router.note_capture_over(kGraphPool);
-  });
-  EXPECT_EQ(router.pool_for(side_), kDefaultPool);
-  other.join();
+TEST_F(PoolRouterWaitTest, AThreadThatHasJustEndedACaptureMayNoteThat) {
+  ask_while([&] { router_.note_capture_over(kGraphPool); });
   EXPECT_EQ(device_->pools().use_count(kGraphPool), 1);
-  EXPECT_TRUE(router.end(kGraphPool));
+  EXPECT_TRUE(router_.end(kGraphPool));
   device_->pools().release(kGraphPool);
 }
 
-// The thread does not wait for the hour.
-TEST_F(PoolRouterTest, TheEndOfADiversionWakesAThreadThatWaitsForIt) {
-  PoolRouter router(*device_, FailedGraphs::kForget, std::chrono::hours(1), std::chrono::hours(1));
-  ASSERT_TRUE(router.begin(kGraphPool, captured_with(stream_), stream_));
-  SimGpu::begin_capture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED);
-  SimGpu::end_capture(stream_);
-  std::thread other([&] {
-    SimGpu::make_current();
-    while (router.captures() != 0) {  // until the first thread has seen it
-      std::this_thread::yield();
-    }
-    EXPECT_TRUE(router.end(kGraphPool));
-  });
-  EXPECT_EQ(router.pool_for(side_), kDefaultPool);
-  other.join();
+TEST_F(PoolRouterWaitTest, TheEndOfADiversionWakesAThreadThatWaitsForIt) {
+  ask_while([&] { EXPECT_TRUE(router_.end(kGraphPool)); });
   EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 
