@@ -16,6 +16,7 @@ import pytest
 
 from tests import programs
 from tests.programs import ROOT
+from tests.python import client_sides
 from tools import execution, patience, unchanged
 from tools import test as tests_tool
 from tools.patience import Patience
@@ -778,3 +779,26 @@ def test_commands_of_the_makefile_run_in_a_folder_with_a_space(tmp_path: Path) -
 def test_jobs_follow_the_machine() -> None:
     if "MAX_JOBS" not in os.environ:
         assert len(os.sched_getaffinity(0)) == execution.JOBS
+
+
+@pytest.mark.parametrize(
+    ("allocators", "rows"), [(("pages",), 0), (("native",), 1), (("native", "pages"), 2)]
+)
+def test_figures_of_clients_are_those_beside_native(
+    allocators: tuple[str, ...],
+    rows: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    side = {
+        "value": None,
+        "peak_reserved": 2,
+        "peak_allocated": 1,
+        "seconds": 1.0,
+        "processor_seconds": 1.0,
+    }
+    figures = tmp_path / "figures.jsonl"
+    monkeypatch.setenv("FERRO_CLIENT_FIGURES", str(figures))
+    monkeypatch.setattr(client_sides, "simulated", lambda *_, **__: side)
+    assert tuple(client_sides.run_sides("client_any.py", allocators=allocators)) == allocators
+    assert len(figures.read_text().splitlines() if figures.exists() else []) == rows
