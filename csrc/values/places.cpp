@@ -1,7 +1,5 @@
 #include "values/places.h"
 
-#include <pybind11/pybind11.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -46,6 +44,20 @@ bool is_of_torch(const std::string& file) {
                      [&](const std::string& folder) { return file.starts_with(folder); });
 }
 
+// Never destroyed: a thread may read after Python's end.
+py::function& float_uses() {
+  static auto* const decides = new py::function;
+  return *decides;
+}
+
+py::object current_frame() {
+  return py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
+}
+
+std::string file_of(const py::object& frame) {
+  return frame.attr("f_code").attr("co_filename").cast<std::string>();
+}
+
 bool is_installed(const std::string& file) { return file.find("-packages/") != std::string::npos; }
 
 // The innermost line of the program, else of a library that it uses.
@@ -55,9 +67,9 @@ std::string current_place() {
   }
   const py::gil_scoped_acquire gil;
   std::string of_library;
-  auto frame = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
+  py::object frame = current_frame();
   for (; frame && !frame.is_none(); frame = frame.attr("f_back")) {
-    const auto file = frame.attr("f_code").attr("co_filename").cast<std::string>();
+    const std::string file = file_of(frame);
     if (is_of_torch(file) || (is_installed(file) && !of_library.empty())) {
       continue;
     }
@@ -120,7 +132,17 @@ void note_read(const std::string& operation, Learned learned) {
 
 void use_as_integers(int change) { as_integers += change; }
 void use_as_text(int change) { as_text += change; }
-bool uses_as_integers() { return as_integers > 0; }
+
+void set_float_uses(py::function decides) { float_uses() = std::move(decides); }
+
+bool uses_as_integers() {
+  if (as_integers > 0 || as_text > 0 || Py_IsInitialized() == 0) {
+    return as_integers > 0;
+  }
+  const py::gil_scoped_acquire gil;
+  const py::object frame = current_frame();
+  return frame && float_uses() && !is_of_torch(file_of(frame)) && float_uses()(frame).cast<bool>();
+}
 
 void note_failure(const std::string& operation, const std::string& message) {
   const auto* const mark = std::find_if(

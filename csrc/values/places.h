@@ -4,6 +4,8 @@
 // Thread-safe.
 #pragma once
 
+#include <pybind11/pybind11.h>
+
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -36,11 +38,16 @@ struct Failure {
 // Lines of files in these folders are not the program's. Called before the first read.
 void set_library_folders(std::vector<std::string> folders);
 
+// `decides(frame)` tells it from the source of that frame. Called before the first read.
+void set_float_uses(pybind11::function decides);
+
 // Records that an operator read uncomputed values for the program. Prints each place once to
 // stderr. A place has the most consequential of what was learned in it: the last enumerator.
 void note_read(const std::string& operation, Learned learned);
 // Between these calls (1 and -1) the thread turns the numbers that it reads into integers or branches.
 void use_as_integers(int change);
+// Does the program turn the floating-point number that its innermost line reads now into integers or
+// branches? Asks the function of set_float_uses() about a line that is not a library folder's.
 bool uses_as_integers();
 // Between these, it only prints what it reads. Such reads count as those of floating-point numbers.
 void use_as_text(int change);
