@@ -105,7 +105,8 @@ FERRO_SIM_CONTROL int ferro_sim_least_certainty(uint64_t address, size_t bytes) 
   }
   ferro_sim_certainty least = FERRO_SIM_KNOWN;
   for (const auto& segment : segments) {
-    least = std::min(least, segment.memory->certainties().least(segment.offset, segment.bytes));
+    least =
+        std::min(least, segment.memory->knowledge().least_certainty(segment.offset, segment.bytes));
   }
   return least;
 }
@@ -198,11 +199,9 @@ FERRO_SIM_CONTROL int64_t ferro_sim_origins(uint64_t address, size_t bytes,
   found.clear();
   *least = FERRO_SIM_KNOWN;
   for (const auto& segment : segments) {
-    *least = std::min(*least, segment.memory->certainties().least(segment.offset, segment.bytes));
-    if (found.size() >= room) {
-      continue;
-    }
-    segment.memory->list_origins(segment.offset, segment.bytes, room, found);
+    const std::size_t left = room - std::min(room, found.size());
+    *least =
+        std::min(*least, segment.memory->list_origins(segment.offset, segment.bytes, left, found));
   }
   found.resize(std::min(found.size(), room));
   std::copy(found.begin(), found.end(), pieces);

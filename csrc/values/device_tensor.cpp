@@ -335,11 +335,20 @@ void DeviceTensor::forget(bool keep, const ferro_sim_origin& from) const {
     gpu().forget(address_, span(), 1, &from, 0);
     return;
   }
+  const bool has_origins = runs() <= static_cast<std::int64_t>(kMaxOrigins);
+  std::size_t offset = 0;
   for_each_run([&](std::uint64_t at, std::size_t run) {
-    gpu().write(at, nullptr, run, FERRO_SIM_UNKNOWN, keep ? 1 : 0);
+    if (has_origins) {
+      gpu().forget(at, run, keep ? 1 : 0, &from, offset);
+    } else {
+      gpu().write(at, nullptr, run, FERRO_SIM_UNKNOWN, keep ? 1 : 0);
+    }
+    offset += run;
     return true;
   });
-  originate(from);
+  if (!has_origins) {
+    originate(from);
+  }
 }
 
 void DeviceTensor::forget_in_replays(int device, void* stream, const ferro_sim_origin& from) const {

@@ -81,7 +81,8 @@ void copy_row(const Side& to, const Side& from, std::size_t bytes) {
 ferro_sim_certainty least_certainty(const Side& side) {
   ferro_sim_certainty least = FERRO_SIM_KNOWN;
   for (const Segment& segment : side.segments()) {
-    least = std::min(least, segment.memory->certainties().least(segment.offset, segment.bytes));
+    least =
+        std::min(least, segment.memory->knowledge().least_certainty(segment.offset, segment.bytes));
   }
   return least;
 }

@@ -1,26 +1,11 @@
-// Where bytes that no contents explain come from: an identity for unknown bytes, and one for plain
-// bytes that is derived from them.
-//
-// Plain functions and values.
+// Identities of plain bytes, derived from the bytes. Plain functions.
 #pragma once
-
-#include "sim/memory/contents.h"
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
 namespace ferro::sim {
-
-// For `HeldRanges`.
-struct Origin {
-  ferro_sim_origin of{};
-  bool is_positional() const { return true; }
-  bool operator==(const Origin& other) const {
-    return of.identity == other.of.identity && of.infinities == other.of.infinities &&
-           of.has_lows == other.of.has_lows && of.is_positive == other.of.is_positive;
-  }
-};
 
 // A hash of at most `kSampledBytes` bytes, evenly spaced over a range. `read(at, to, n)` copies `n`
 // bytes from the offset `at` of the range.

@@ -211,9 +211,8 @@ void PhysicalMemory::read(std::size_t offset, void* destination, std::size_t byt
 }
 
 void PhysicalMemory::write(std::size_t offset, const void* source, std::size_t bytes) {
-  certainties_.set(offset, bytes, FERRO_SIM_KNOWN);
+  knowledge_.remove(offset, bytes);
   contents_.remove(offset, bytes);
-  origins_.remove(offset, bytes);
   if (!holds_bytes()) {
     return;
   }
@@ -236,8 +235,8 @@ void PhysicalMemory::hold(std::size_t offset, std::size_t bytes, const ContentsR
     return;
   }
   if (backed_) {
-    certainties_.set(offset, bytes, FERRO_SIM_KNOWN);
-    exchange(offset, bytes, contents, at);
+    knowledge_.remove(offset, bytes);
+    place(offset, bytes, contents, at);
     return;
   }
   if (const std::byte* const there = shared_ == nullptr ? nullptr : contents.bytes()) {
@@ -251,11 +250,15 @@ void PhysicalMemory::hold(std::size_t offset, std::size_t bytes, const ContentsR
 void PhysicalMemory::exchange(std::size_t offset, std::size_t bytes, const ContentsRef& contents,
                               std::size_t at) {
   FERRO_CHECK(!is_shared(), "shared memory holds no contents");
-  if (!backed_) {
-    return;
+  if (backed_) {
+    knowledge_.remove_origin(offset, bytes);
+    place(offset, bytes, contents, at);
   }
+}
+
+void PhysicalMemory::place(std::size_t offset, std::size_t bytes, const ContentsRef& contents,
+                           std::size_t at) {
   contents_.set(offset, bytes, contents, at);
-  origins_.remove(offset, bytes);
   for_each_piece(offset, bytes, [this](std::size_t where, std::size_t piece) {
     if (piece == kChunk) {
       clear_piece(where, piece);
@@ -331,45 +334,71 @@ std::size_t PhysicalMemory::take_pieces(std::size_t offset, std::size_t bytes,
   return end - offset;
 }
 
-void PhysicalMemory::list_origins(std::size_t offset, std::size_t bytes, std::size_t most,
-                                  std::vector<ferro_sim_origin_piece>& pieces) {
+ferro_sim_certainty PhysicalMemory::list_origins(std::size_t offset, std::size_t bytes,
+                                                 std::size_t most,
+                                                 std::vector<ferro_sim_origin_piece>& pieces) {
   const std::size_t before = pieces.size();
+  ferro_sim_certainty least = FERRO_SIM_KNOWN;
   bool any_plain = false;
-  origins_.for_each_part(
+  std::size_t done = offset;
+  knowledge_.for_each_fact(
       offset, bytes,
-      [&](std::size_t, std::size_t part, const Origin& origin, std::size_t skipped) {
-        pieces.push_back({origin.of, skipped, part});
-      },
-      [&](std::size_t, std::size_t) { any_plain = true; }, most);
-  if (!any_plain) {
-    return;
+      [&](std::size_t at, std::size_t part, ferro_sim_certainty certainty,
+          const ferro_sim_origin* origin, std::size_t skipped) {
+        least = std::min(least, certainty);
+        if (pieces.size() - before == most) {
+          return least != FERRO_SIM_UNKNOWN;
+        }
+        any_plain = any_plain || origin == nullptr || at > done;
+        pieces.push_back({origin == nullptr ? ferro_sim_origin{} : *origin, skipped, part});
+        done = at + part;
+        return true;
+      });
+  if (!any_plain && (done == offset + bytes || pieces.size() - before == most)) {
+    return least;
   }
   pieces.resize(before);
   struct Part {
     std::size_t at;
     std::size_t bytes;
-    std::optional<Origin> origin;
+    std::optional<ferro_sim_origin> origin;
     std::size_t skipped;
   };
   // Copied first, because plain bytes get origins meanwhile.
   static std::vector<Part> parts;
   parts.clear();
-  origins_.for_each_part(
-      offset, bytes,
-      [&](std::size_t at, std::size_t part, const Origin& origin, std::size_t skipped) {
-        parts.push_back({at, part, origin, skipped});
-      },
-      [&](std::size_t at, std::size_t part) {
-        parts.push_back({at, part, std::nullopt, 0});
-      },
-      most);
+  done = offset;
+  const auto add_plain = [&](std::size_t end) {
+    if (end > done) {
+      parts.push_back({done, end - done, std::nullopt, 0});
+    }
+  };
+  std::size_t end = offset + bytes;
+  std::size_t left = most;
+  knowledge_.for_each_fact(offset, bytes,
+                           [&](std::size_t at, std::size_t part, ferro_sim_certainty,
+                               const ferro_sim_origin* origin, std::size_t skipped) {
+                             if (origin == nullptr) {
+                               return true;
+                             }
+                             if (left-- == 0) {
+                               end = at;
+                               return false;
+                             }
+                             add_plain(at);
+                             parts.push_back({at, part, *origin, skipped});
+                             done = at + part;
+                             return true;
+                           });
+  add_plain(end);
   for (const Part& part : parts) {
     if (part.origin) {
-      pieces.push_back({part.origin->of, part.skipped, part.bytes});
+      pieces.push_back({*part.origin, part.skipped, part.bytes});
     } else {
       list_plain_origins(part.at, part.bytes, most, pieces);
     }
   }
+  return least;
 }
 
 void PhysicalMemory::list_plain_origins(std::size_t offset, std::size_t bytes, std::size_t most,
@@ -405,9 +434,8 @@ void PhysicalMemory::list_plain_origins(std::size_t offset, std::size_t bytes, s
 
 void PhysicalMemory::fill(std::size_t offset, std::uint64_t value, std::size_t width,
                           std::size_t bytes) {
-  certainties_.set(offset, bytes, FERRO_SIM_KNOWN);
+  knowledge_.remove(offset, bytes);
   contents_.remove(offset, bytes);
-  origins_.remove(offset, bytes);
   if (!holds_bytes()) {
     return;
   }
@@ -450,15 +478,6 @@ void PhysicalMemory::copy(std::size_t to, const PhysicalMemory& source, std::siz
       [&](std::size_t at, std::size_t part) {
         parts.push_back({at, part, {}, 0, false});
       });
-  std::vector<ferro_sim_origin_piece> origins;
-  std::vector<std::size_t> places;
-  source.origins_.for_each_held(
-      from, bytes,
-      [&](std::size_t at, std::size_t part, const Origin& origin, std::size_t skipped) {
-        origins.push_back({origin.of, skipped, part});
-        places.push_back(to + (at - from));
-        return true;
-      });
   for (const Part& part : parts) {
     if (part.held) {
       hold(to + (part.at - from), part.bytes, part.contents, part.skipped);
@@ -472,10 +491,7 @@ void PhysicalMemory::copy(std::size_t to, const PhysicalMemory& source, std::siz
       }
     });
   }
-  for (std::size_t i = 0; i < origins.size(); ++i) {
-    originate(places[i], origins[i].bytes, origins[i].origin, origins[i].offset);
-  }
-  certainties_.copy(to, source.certainties_, from, bytes);
+  knowledge_.copy(to, source.knowledge_, from, bytes);
 }
 
 template <typename Visit>
@@ -519,32 +535,23 @@ void PhysicalMemory::copy_onto_zeros(std::size_t to, const PhysicalMemory& sourc
           });
         });
       });
-  source.origins_.for_each_held(
-      from, bytes,
-      [&](std::size_t at, std::size_t part, const Origin& origin, std::size_t skipped) {
-        originate(to + (at - from), part, origin.of, skipped);
-        return true;
-      });
-  certainties_.copy(to, source.certainties_, from, bytes);
+  knowledge_.copy(to, source.knowledge_, from, bytes);
 }
 
 void PhysicalMemory::clear(std::size_t offset, std::size_t bytes) {
-  certainties_.set(offset, bytes, FERRO_SIM_KNOWN);
+  knowledge_.remove(offset, bytes);
   contents_.remove(offset, bytes);
-  origins_.remove(offset, bytes);
   clear_memory(offset, bytes);
 }
 
 void PhysicalMemory::discard(std::size_t offset, std::size_t bytes) {
-  certainties_.set(offset, bytes, FERRO_SIM_KNOWN);
-  origins_.remove(offset, bytes);
+  knowledge_.remove(offset, bytes);
   discard_contents(offset, bytes);
 }
 
 void PhysicalMemory::forget(std::size_t offset, std::size_t bytes, bool keep,
                             const ferro_sim_origin& origin, std::size_t at) {
-  certainties_.set(offset, bytes, FERRO_SIM_UNKNOWN);
-  originate(offset, bytes, origin, at);
+  knowledge_.set(offset, bytes, FERRO_SIM_UNKNOWN, origin, at);
   if (!keep) {
     discard_contents(offset, bytes);
   }

@@ -11,11 +11,10 @@
 // all processes that share the device; the bytes of a chunk without a slot are zero.
 #pragma once
 
-#include "sim/memory/certainties.h"
 #include "sim/memory/contents_ref.h"
 #include "sim/memory/free_ranges.h"
 #include "sim/memory/held_ranges.h"
-#include "sim/memory/origins.h"
+#include "sim/memory/knowledge.h"
 #include "sim/memory/shared_capacity.h"
 
 #include <algorithm>
@@ -72,9 +71,9 @@ class PhysicalMemory {
 
   // Marks the bytes of a range, without changing them.
   void mark(std::size_t offset, std::size_t bytes, ferro_sim_certainty certainty) {
-    certainties_.set(offset, bytes, certainty);
+    knowledge_.set_certainty(offset, bytes, certainty);
   }
-  const Certainties& certainties() const { return certainties_; }
+  const Knowledge& knowledge() const { return knowledge_; }
 
   // Makes the range hold these bytes of the contents, from `at` on, and known. Shared memory
   // computes the bytes now; unbacked memory drops them.
@@ -94,15 +93,16 @@ class PhysicalMemory {
   // Says where the bytes of a range come from, `at` bytes into that origin, until the next write.
   void originate(std::size_t offset, std::size_t bytes, const ferro_sim_origin& origin,
                  std::size_t at) {
-    origins_.set(offset, bytes, {origin}, at);
+    knowledge_.set_origin(offset, bytes, origin, at);
   }
   // Makes the range unknown, with an origin, and zeros it unless `keep`.
   void forget(std::size_t offset, std::size_t bytes, bool keep, const ferro_sim_origin& origin,
               std::size_t at);
   // Appends the origins of the range, or of its beginning if there are more than about `most`. Plain
-  // bytes without one get one that is derived from some of them.
-  void list_origins(std::size_t offset, std::size_t bytes, std::size_t most,
-                    std::vector<ferro_sim_origin_piece>& pieces);
+  // bytes without one get one that is derived from some of them. Returns the certainty of the least
+  // certain byte of the whole range.
+  ferro_sim_certainty list_origins(std::size_t offset, std::size_t bytes, std::size_t most,
+                                   std::vector<ferro_sim_origin_piece>& pieces);
   // Parts that hold contents.
   std::size_t held_parts() const { return contents_.count(); }
 
@@ -135,6 +135,8 @@ class PhysicalMemory {
   std::byte* place(std::size_t slot) const;
   std::vector<std::size_t>& free_slots(bool large_pages);
   std::size_t take_slot(bool large_pages);
+  // The contents alone.
+  void place(std::size_t offset, std::size_t bytes, const ContentsRef& contents, std::size_t at);
   // Zeros the range, and returns whole host pages.
   void clear(std::size_t offset, std::size_t bytes);
   // Zeros only the bytes in host memory; the caller updates the contents and the certainties.
@@ -161,9 +163,8 @@ class PhysicalMemory {
   std::vector<std::size_t> free_slots_;
   std::vector<std::size_t> free_large_slots_;  // of windows with large pages
   FreeRanges free_;                            // of the offsets
-  Certainties certainties_;
   HeldRanges<ContentsRef> contents_;
-  HeldRanges<Origin> origins_;  // of bytes that are not those of contents with an identity
+  Knowledge knowledge_;  // origins: of bytes that are not those of contents with an identity
   bool writes_become_contents_ = false;
 };
 

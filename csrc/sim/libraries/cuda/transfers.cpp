@@ -32,7 +32,7 @@ FERRO_SIM_TRANSFERS std::int64_t ferro_sim_uncertain(std::uint64_t address, std:
   std::size_t count = 0;
   std::size_t before = 0;
   for (const Segment& segment : segments) {
-    segment.memory->certainties().for_each_within(
+    segment.memory->knowledge().for_each_unsure(
         segment.offset, segment.bytes,
         [&](std::uint64_t begin, std::size_t part, ferro_sim_certainty certainty) {
           if (count < room) {

@@ -147,11 +147,11 @@ TEST(SimContents, ThatCannotBeComputedAreUnknownZeros) {
   static_cast<Drawn*>(held.get())->fails = true;
   memory.hold(50, 100, held, 0);
   memory.copy(1000, memory, 40, 120);
-  EXPECT_EQ(memory.certainties().least(1000, 120), FERRO_SIM_KNOWN);
+  EXPECT_EQ(memory.knowledge().least_certainty(1000, 120), FERRO_SIM_KNOWN);
   memory.compute(1000, 120);
-  EXPECT_EQ(memory.certainties().least(1000, 10), FERRO_SIM_KNOWN);
-  EXPECT_EQ(memory.certainties().least(1010, 100), FERRO_SIM_UNKNOWN);
-  EXPECT_EQ(memory.certainties().least(1110, 10), FERRO_SIM_KNOWN);
+  EXPECT_EQ(memory.knowledge().least_certainty(1000, 10), FERRO_SIM_KNOWN);
+  EXPECT_EQ(memory.knowledge().least_certainty(1010, 100), FERRO_SIM_UNKNOWN);
+  EXPECT_EQ(memory.knowledge().least_certainty(1110, 10), FERRO_SIM_KNOWN);
   EXPECT_EQ(static_cast<Drawn*>(held.get())->references, 2U);
 }
 
@@ -217,7 +217,7 @@ TEST(SimOrigins, AgreeWithAListOfBytes) {
       std::copy(copied.begin(), copied.end(), model.begin() + static_cast<std::ptrdiff_t>(to));
     }
     ASSERT_EQ(sources_of(memory, 0, kLength), model) << "after step " << step;
-    EXPECT_EQ(memory.certainties().least(0, kLength), FERRO_SIM_UNKNOWN);
+    EXPECT_EQ(memory.knowledge().least_certainty(0, kLength), FERRO_SIM_UNKNOWN);
   }
 }
 

@@ -1,6 +1,6 @@
 // Unknown bytes: which they are, and how copies carry them; functions in stream order.
 #include "sim/control.h"
-#include "sim/memory/certainties.h"
+#include "sim/memory/knowledge.h"
 
 #include <cuda.h>
 
@@ -14,38 +14,91 @@
 namespace ferro::sim {
 namespace sim_values_test {
 
-TEST(Certainties, AgreeWithAListOfBytes) {
+struct Known {
+  ferro_sim_certainty certainty = FERRO_SIM_KNOWN;
+  std::uint64_t identity = 0;
+  std::size_t offset = 0;
+  bool operator==(const Known&) const = default;
+};
+
+TEST(Knowledge, AgreesWithAListOfBytes) {
   constexpr std::size_t kBytes = 64;
   constexpr ferro_sim_certainty kAll[] = {FERRO_SIM_UNKNOWN, FERRO_SIM_DRAWN, FERRO_SIM_KNOWN};
   std::mt19937 random(7);
-  Certainties certainties;
-  std::vector<ferro_sim_certainty> bytes(kBytes, FERRO_SIM_KNOWN);
-  for (int step = 0; step < 20000; ++step) {
+  Knowledge knowledge;
+  std::vector<Known> bytes(kBytes);
+  const auto change = [&](std::size_t begin, std::size_t length, const auto& alter) {
+    for (std::size_t i = 0; i < length; ++i) {
+      alter(bytes[begin + i], i);
+    }
+  };
+  for (int step = 0; step < 30000; ++step) {
     const std::size_t begin = random() % kBytes;
     const std::size_t length = 1 + random() % (kBytes - begin);
-    const auto first = bytes.begin() + static_cast<std::ptrdiff_t>(begin);
-    const auto last = first + static_cast<std::ptrdiff_t>(length);
-    ASSERT_EQ(certainties.least(begin, length), *std::min_element(first, last));
-    if (random() % 3 != 0) {
-      const ferro_sim_certainty certainty = kAll[random() % 3];
-      certainties.set(begin, length, certainty);
-      std::fill(first, last, certainty);
-    } else {
-      const std::size_t to = random() % (kBytes - length + 1);
-      const std::vector<ferro_sim_certainty> copied(first, last);
-      certainties.copy(to, certainties, begin, length);
-      std::copy(copied.begin(), copied.end(), bytes.begin() + static_cast<std::ptrdiff_t>(to));
-    }
-    std::vector<ferro_sim_certainty> listed(kBytes, FERRO_SIM_KNOWN);
-    std::size_t parts = 0;
-    certainties.for_each_within(
-        0, kBytes, [&](std::uint64_t at, std::size_t part, ferro_sim_certainty certainty) {
-          const auto from = listed.begin() + static_cast<std::ptrdiff_t>(at);
-          std::fill(from, from + static_cast<std::ptrdiff_t>(part), certainty);
-          ++parts;
+    const ferro_sim_certainty certainty = kAll[random() % 3];
+    const std::uint64_t identity = 1 + random() % 4;
+    const ferro_sim_origin origin = {identity, FERRO_SIM_KNOWN, 0, 0};
+    ferro_sim_certainty least = FERRO_SIM_KNOWN;
+    change(begin, length,
+           [&](const Known& known, std::size_t) { least = std::min(least, known.certainty); });
+    ASSERT_EQ(knowledge.least_certainty(begin, length), least);
+    switch (random() % 6) {
+      case 0:
+        knowledge.remove(begin, length);
+        change(begin, length, [&](Known& known, std::size_t) { known = {}; });
+        break;
+      case 1:
+        knowledge.set(begin, length, certainty, origin, 5);
+        change(begin, length, [&](Known& known, std::size_t i) {
+          known = {certainty, identity, 5 + i};
         });
-    ASSERT_EQ(listed, bytes);
-    ASSERT_EQ(parts, certainties.count());
+        break;
+      case 2:
+        knowledge.set_certainty(begin, length, certainty);
+        change(begin, length, [&](Known& known, std::size_t) { known.certainty = certainty; });
+        break;
+      case 3:
+        knowledge.set_origin(begin, length, origin, 9);
+        change(begin, length, [&](Known& known, std::size_t i) {
+          known = {known.certainty, identity, 9 + i};
+        });
+        break;
+      case 4:
+        knowledge.remove_origin(begin, length);
+        change(begin, length, [&](Known& known, std::size_t) { known = {known.certainty, 0, 0}; });
+        break;
+      default: {
+        const std::size_t to = random() % (kBytes - length + 1);
+        const auto first = bytes.begin() + static_cast<std::ptrdiff_t>(begin);
+        const std::vector<Known> copied(first, first + static_cast<std::ptrdiff_t>(length));
+        knowledge.copy(to, knowledge, begin, length);
+        std::copy(copied.begin(), copied.end(), bytes.begin() + static_cast<std::ptrdiff_t>(to));
+      }
+    }
+    std::vector<Known> listed(kBytes);
+    std::vector<ferro_sim_certainty> unsure(kBytes, FERRO_SIM_KNOWN);
+    std::size_t parts = 0;
+    knowledge.for_each_fact(0, kBytes,
+                            [&](std::uint64_t at, std::size_t part, ferro_sim_certainty is,
+                                const ferro_sim_origin* from, std::size_t offset) {
+                              for (std::size_t i = 0; i < part; ++i) {
+                                listed[at + i] = from == nullptr
+                                                     ? Known{is, 0, 0}
+                                                     : Known{is, from->identity, offset + i};
+                              }
+                              ++parts;
+                              return true;
+                            });
+    knowledge.for_each_unsure(0, kBytes,
+                              [&](std::uint64_t at, std::size_t part, ferro_sim_certainty is) {
+                                const auto from = unsure.begin() + static_cast<std::ptrdiff_t>(at);
+                                std::fill(from, from + static_cast<std::ptrdiff_t>(part), is);
+                              });
+    ASSERT_EQ(listed, bytes) << "after step " << step;
+    ASSERT_TRUE(std::equal(
+        bytes.begin(), bytes.end(), unsure.begin(),
+        [](const Known& known, ferro_sim_certainty is) { return known.certainty == is; }));
+    ASSERT_EQ(parts, knowledge.count());
   }
 }
 
