@@ -127,6 +127,26 @@ class HeldRanges {
     const auto leaf = at.index > 0 ? at.leaf : std::prev(at.leaf);
     return {leaf, (at.index > 0 ? at.index : leaf->second.size()) - 1};
   }
+  // The leaf whose key is the last one up to `begin`. There are leaves.
+  typename Leaves::const_iterator leaf_of(std::uint64_t begin) const {
+    if (begin < near_begin_ || begin >= near_end_) {
+      const auto behind = leaves_.upper_bound(begin);
+      near_ = std::prev(behind);
+      near_begin_ = near_->first;
+      near_end_ = behind == leaves_.end() ? kNoEnd : behind->first;
+    }
+    return near_;
+  }
+  // The key of the next leaf.
+  std::uint64_t end_of(typename Leaves::const_iterator leaf) const {
+    if (near_begin_ < near_end_ && near_ == leaf) {
+      return near_end_;
+    }
+    const auto behind = std::next(leaf);
+    return behind == leaves_.end() ? kNoEnd : behind->first;
+  }
+  // Before a change of the leaves or their keys.
+  void forget_near() { near_begin_ = near_end_ = 0; }
   // The first range that ends after `begin`.
   Place first_ending_after(std::uint64_t begin) const;
 
@@ -140,6 +160,7 @@ class HeldRanges {
   void split(typename Leaves::iterator leaf, std::size_t at, Place& place);
   void erase(typename Leaves::iterator leaf);
   void set_key(typename Leaves::iterator leaf, std::uint64_t key) {
+    forget_near();
     auto node = leaves_.extract(leaf);
     node.key() = key;
     leaves_.insert(std::move(node));
@@ -150,6 +171,11 @@ class HeldRanges {
   // The last range that was set, if that is so: results are soon inputs.
   bool has_last_ = false;
   Place last_{leaves_.cend(), 0};
+  // The last leaf that was searched for, and the addresses that belong to it; none if that is empty.
+  static constexpr std::uint64_t kNoEnd = std::numeric_limits<std::uint64_t>::max();
+  mutable typename Leaves::const_iterator near_{leaves_.cend()};
+  mutable std::uint64_t near_begin_ = 0;
+  mutable std::uint64_t near_end_ = 0;
 };
 
 template <typename Held>
@@ -160,7 +186,7 @@ typename HeldRanges<Held>::Place HeldRanges<Held>::first_ending_after(std::uint6
   if (has_last_ && range(last_).begin <= begin && begin < range(last_).end) {
     return last_;
   }
-  const auto leaf = leaves_.size() == 1 ? leaves_.begin() : std::prev(leaves_.upper_bound(begin));
+  const auto leaf = leaf_of(begin);
   const Leaf& ranges = leaf->second;
   // The number of ranges that begin at or before `begin`, without branches that depend on them.
   std::size_t behind = 0;
@@ -173,7 +199,7 @@ typename HeldRanges<Held>::Place HeldRanges<Held>::first_ending_after(std::uint6
   if (has_before(found) && range(before(found)).end > begin) {
     return before(found);
   }
-  const bool is_in_next = behind == ranges.size() && std::next(leaf) != leaves_.end();
+  const bool is_in_next = behind == ranges.size() && end_of(leaf) != kNoEnd;
   return is_in_next ? Place{std::next(leaf), 0} : found;
 }
 
@@ -249,6 +275,7 @@ typename HeldRanges<Held>::Place HeldRanges<Held>::replace(Place first, const Pl
                                                            std::span<Range> by,
                                                            std::vector<Range>& dropped) {
   if (leaves_.empty()) {
+    forget_near();
     leaves_.emplace(0, Leaf());
     first = {leaves_.begin(), 0};
   } else if (first.index == 0 && !by.empty() && by.front().begin < first.leaf->first) {
@@ -262,6 +289,7 @@ typename HeldRanges<Held>::Place HeldRanges<Held>::replace(Place first, const Pl
     const bool is_last = behind == last.leaf;
     take_out(behind->second, 0, is_last ? last.index : behind->second.size(), dropped);
     if (behind->second.empty()) {
+      forget_near();
       leaves_.erase(behind);
     }
     if (is_last) {
@@ -278,12 +306,12 @@ typename HeldRanges<Held>::Place HeldRanges<Held>::replace(Place first, const Pl
                 std::make_move_iterator(by.begin() + static_cast<std::ptrdiff_t>(swapped)),
                 std::make_move_iterator(by.end()));
   count_ += by.size() - swapped;
-  const auto behind = std::next(leaf);
   if (ranges.empty()) {
     erase(leaf);
     return {leaves_.end(), 0};
   }
-  if (behind != leaves_.end() && behind->first <= ranges.back().begin) {
+  if (end_of(leaf) <= ranges.back().begin) {
+    const auto behind = std::next(leaf);
     set_key(behind, behind->second.front().begin);
   }
   if (ranges.size() > kMostInLeaf) {
@@ -317,6 +345,7 @@ void HeldRanges<Held>::split(typename Leaves::iterator leaf, std::size_t at, Pla
   second.assign(std::make_move_iterator(middle), std::make_move_iterator(ranges.end()));
   ranges.erase(middle, ranges.end());
   const std::uint64_t key = second.front().begin;
+  forget_near();
   const auto made = leaves_.emplace_hint(std::next(leaf), key, std::move(second));
   if (place.index >= at) {
     place = {made, place.index - at};
@@ -325,6 +354,7 @@ void HeldRanges<Held>::split(typename Leaves::iterator leaf, std::size_t at, Pla
 
 template <typename Held>
 void HeldRanges<Held>::erase(typename Leaves::iterator leaf) {
+  forget_near();
   const auto behind = leaves_.erase(leaf);
   if (behind != leaves_.end() && behind == leaves_.begin()) {
     set_key(behind, 0);

@@ -90,25 +90,25 @@ class Knowledge {
     }
   };
 
+  struct Part {
+    std::uint64_t begin;
+    std::size_t bytes;
+    Fact fact;
+    std::size_t offset;
+  };
   // `alter(fact, offset, begin)` changes the fact of each part of the range.
   template <typename Alter>
   void change(std::uint64_t begin, std::size_t bytes, const Alter& alter) {
-    struct Part {
-      std::uint64_t begin;
-      std::size_t bytes;
-      Fact fact;
-      std::size_t offset;
-    };
-    std::vector<Part> parts;
+    parts_.clear();
     facts_.for_each_part(
         begin, bytes,
         [&](std::uint64_t at, std::size_t part, const Fact& fact, std::size_t offset) {
-          parts.push_back({at, part, fact, offset});
+          parts_.push_back({at, part, fact, offset});
         },
         [&](std::uint64_t at, std::size_t part) {
-          parts.push_back({at, part, Fact(), 0});
+          parts_.push_back({at, part, Fact(), 0});
         });
-    for (Part& part : parts) {
+    for (Part& part : parts_) {
       alter(part.fact, part.offset, part.begin);
       if (part.fact == Fact()) {
         facts_.remove(part.begin, part.bytes);
@@ -119,6 +119,7 @@ class Knowledge {
   }
 
   HeldRanges<Fact> facts_;
+  std::vector<Part> parts_;  // of `change`
 };
 
 }  // namespace ferro::sim
