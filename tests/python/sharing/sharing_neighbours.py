@@ -54,7 +54,6 @@ class Server(NamedTuple):
 
 def connect(server: Server) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    connection.settimeout(30)
     connection.connect(server.name)
     return connection
 
