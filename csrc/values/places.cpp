@@ -23,6 +23,7 @@ struct Notes {
   std::map<std::pair<std::string, std::string>, std::size_t> read_at;
   std::vector<Failure> failures;
   std::vector<std::pair<std::uint64_t, std::string>> done_without;
+  std::vector<std::pair<std::string, std::string>> kernels;
 };
 
 thread_local int as_integers = 0;
@@ -46,7 +47,10 @@ bool is_of_torch(const std::string& file) {
                      [&](const std::string& folder) { return file.starts_with(folder); });
 }
 
-bool is_installed(const std::string& file) { return file.find("-packages/") != std::string::npos; }
+// Also what libraries make of text.
+bool is_installed(const std::string& file) {
+  return file == "<string>" || file.find("-packages/") != std::string::npos;
+}
 
 // The innermost line of the program, else of a library that it uses.
 std::string current_place() {
@@ -139,6 +143,13 @@ void note_failure(const std::string& operation, const std::string& message) {
   }
 }
 
+void note_kernel(const std::string& name) {
+  std::string place = current_place();
+  Notes& n = notes();
+  const std::lock_guard lock(n.mutex);
+  n.kernels.emplace_back(name, std::move(place));
+}
+
 void note_done_without(std::uint64_t request, const std::string& operation) {
   Notes& n = notes();
   const std::lock_guard lock(n.mutex);
@@ -155,6 +166,12 @@ std::vector<Failure> failures() {
   Notes& n = notes();
   const std::lock_guard lock(n.mutex);
   return n.failures;
+}
+
+std::vector<std::pair<std::string, std::string>> kernels() {
+  Notes& n = notes();
+  const std::lock_guard lock(n.mutex);
+  return n.kernels;
 }
 
 std::vector<std::pair<std::uint64_t, std::string>> done_without() {

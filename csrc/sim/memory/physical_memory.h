@@ -21,6 +21,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -103,6 +104,10 @@ class PhysicalMemory {
   // bytes without one get one that is derived from some of them.
   void list_origins(std::size_t offset, std::size_t bytes, std::size_t most,
                     std::vector<ferro_sim_origin_piece>& pieces);
+  // Calls `visit(bytes, count)` for each part of the range that is in host memory, and so needs no
+  // computing, from its first offset that is a multiple of 8 on.
+  void for_each_plain(std::size_t offset, std::size_t bytes,
+                      const std::function<void(const std::byte*, std::size_t)>& visit) const;
   // Parts that hold contents.
   std::size_t held_parts() const { return contents_.count(); }
 
