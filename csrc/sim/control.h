@@ -7,6 +7,7 @@
 #pragma once
 
 #include "sim/memory/contents.h"
+#include "sim/memory/outside_observer.h"
 #include "sim/memory/thread_counts.h"
 
 #include <stddef.h>
@@ -116,6 +117,9 @@ void ferro_sim_end_answer(void);
  * returns 1, they are the result of a kernel: the copy delivers zeros and counts as a read of unknown
  * bytes. The function survives a new machine. */
 void ferro_sim_on_read_back(int (*is_result)(uint64_t address));
+/* Sets what observes threads outside of operators, or removes it if it is null. It survives a new
+ * machine. */
+void ferro_sim_observe_outside(const struct ferro_sim_outside_observer* observer);
 /* A kernel of this name, without effects, in the current context; null if there is none. Its name may
  * decide how long it takes (streams/durations.h). */
 void* ferro_sim_kernel(const char* name);

@@ -1,5 +1,6 @@
 // The control functions for code that computes values in place of kernels.
 #include "sim/control.h"
+#include "sim/driver/outside_launch.h"
 #include "sim/driver/submission.h"
 #include "sim/machine/locate.h"
 #include "sim/machine/machine.h"
@@ -277,6 +278,11 @@ FERRO_SIM_CONTROL void ferro_sim_end_answer(void) {
 FERRO_SIM_CONTROL void ferro_sim_on_read_back(int (*is_result)(uint64_t)) {
   const std::lock_guard guard(Machine::lock());
   ferro::sim::set_read_back_observer(is_result);
+}
+
+FERRO_SIM_CONTROL void ferro_sim_observe_outside(const ferro_sim_outside_observer* observer) {
+  const std::lock_guard guard(Machine::lock());
+  ferro::sim::set_outside_observer(observer);
 }
 
 FERRO_SIM_CONTROL ferro_sim_thread_counts* ferro_sim_counts(void) {

@@ -39,6 +39,7 @@ void find_gpu() {
   find(gpu.answer, "ferro_sim_answer");
   find(gpu.end_answer, "ferro_sim_end_answer");
   find(gpu.on_read_back, "ferro_sim_on_read_back");
+  find(gpu.observe_outside, "ferro_sim_observe_outside");
   find(gpu.counts, "ferro_sim_counts");
   find(gpu.kernel, "ferro_sim_kernel");
   find(gpu.launch, "ferro_sim_launch");

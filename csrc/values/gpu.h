@@ -24,6 +24,7 @@ struct Gpu {
   decltype(&ferro_sim_answer) answer;
   decltype(&ferro_sim_end_answer) end_answer;
   decltype(&ferro_sim_on_read_back) on_read_back;
+  decltype(&ferro_sim_observe_outside) observe_outside;
   decltype(&ferro_sim_counts) counts;
   decltype(&ferro_sim_kernel) kernel;
   decltype(&ferro_sim_launch) launch;

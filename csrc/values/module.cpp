@@ -44,6 +44,8 @@ PYBIND11_MODULE(_values, module) {
   // `number` identifies a request for memory that failed in this thread.
   module.def("note_failed_request", &ferro::values::note_failed_request, py::arg("number"));
   module.def("done_without", &ferro::values::done_without);
+  module.def("kernels", &ferro::values::kernels);
+  module.def("note_own_launches", &ferro::values::note_own_launches, py::arg("change"));
   module.def("use_as_integers", &ferro::values::use_as_integers, py::arg("change"));
   module.def("use_as_text", &ferro::values::use_as_text, py::arg("change"));
   module.def("failures", [] {

@@ -216,6 +216,12 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
   }
   traits.random = traits.generator || op.hasTag(at::Tag::nondeterministic_seeded);
   traits.kind = kind_of(base, op, traits);
+  if (traits.kind == Kind::kElsewhere && traits.returns == 0 && traits.written.empty()) {
+    // It does something, so its schema leaves out what it writes.
+    for (std::size_t i = 0; i < traits.arguments; ++i) {
+      traits.written.push_back(i);
+    }
+  }
   traits.computable = traits.kind != Kind::kElsewhere && traits.kind != Kind::kTransfer &&
                       op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
   traits.sizes_columns = is_one_of(base, kOfColumns);

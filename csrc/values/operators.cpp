@@ -1,6 +1,7 @@
 #include "values/operators.h"
 
 #include "values/attention_operators.h"
+#include "values/blocks.h"
 #include "values/evaluation.h"
 #include "values/gpu.h"
 #include "values/places.h"
@@ -371,13 +372,30 @@ void wrap_unseen() {
   }
 }
 
+constexpr ferro_sim_outside_observer kOutsideObserver = {
+    [](std::uint64_t address, std::uint64_t* begin, std::size_t* bytes) {
+      return find_block(address, begin, bytes) ? 1 : 0;
+    },
+    &follow_blocks,
+    [](const char* name) { note_kernel(name); },
+    [](ferro_sim_certainty least) {
+      // Bytes without a type: they may be integers.
+      note_read("cudaMemcpy", least == FERRO_SIM_DRAWN ? Learned::kDrawn : Learned::kInteger);
+    },
+};
+
 }  // namespace
+
+void note_own_launches(int change) {
+  gpu().counts()->noting += static_cast<std::uint64_t>(static_cast<std::int64_t>(change));
+}
 
 void note_failed_request(std::uint64_t number) { InOperator::add_failed_request(number); }
 
 void install(bool compute) {
   find_gpu();
   computes.store(compute, std::memory_order_relaxed);
+  gpu().observe_outside(compute ? &kOutsideObserver : nullptr);
   static bool is_installed = false;
   if (is_installed) {
     return;

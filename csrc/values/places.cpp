@@ -21,6 +21,7 @@ struct Notes {
   std::map<std::pair<std::string, std::string>, std::size_t> read_at;
   std::vector<Failure> failures;
   std::vector<std::pair<std::uint64_t, std::string>> done_without;
+  std::vector<std::pair<std::string, std::string>> kernels;
 };
 
 thread_local int as_integers = 0;
@@ -58,7 +59,10 @@ std::string file_of(const py::object& frame) {
   return frame.attr("f_code").attr("co_filename").cast<std::string>();
 }
 
-bool is_installed(const std::string& file) { return file.find("-packages/") != std::string::npos; }
+// Also what libraries make of text.
+bool is_installed(const std::string& file) {
+  return file == "<string>" || file.find("-packages/") != std::string::npos;
+}
 
 // The innermost line of the program, else of a library that it uses.
 std::string current_place() {
@@ -161,6 +165,13 @@ void note_failure(const std::string& operation, const std::string& message) {
   }
 }
 
+void note_kernel(const std::string& name) {
+  std::string place = current_place();
+  Notes& n = notes();
+  const std::lock_guard lock(n.mutex);
+  n.kernels.emplace_back(name, std::move(place));
+}
+
 void note_done_without(std::uint64_t request, const std::string& operation) {
   Notes& n = notes();
   const std::lock_guard lock(n.mutex);
@@ -177,6 +188,12 @@ std::vector<Failure> failures() {
   Notes& n = notes();
   const std::lock_guard lock(n.mutex);
   return n.failures;
+}
+
+std::vector<std::pair<std::string, std::string>> kernels() {
+  Notes& n = notes();
+  const std::lock_guard lock(n.mutex);
+  return n.kernels;
 }
 
 std::vector<std::pair<std::uint64_t, std::string>> done_without() {

@@ -54,11 +54,16 @@ void use_as_text(int change);
 // Records an operator's exception if it names a library of NVIDIA.
 void note_failure(const std::string& operation, const std::string& message);
 
+// Records the place where a kernel of this name was first launched from outside of operators.
+void note_kernel(const std::string& name);
+
 // Records that an operator ended without an exception although its request of this number failed.
 void note_done_without(std::uint64_t request, const std::string& operation);
 
 std::vector<Read> reads();
 std::vector<Failure> failures();
+// The names of kernels, each with its place, which is empty outside of Python.
+std::vector<std::pair<std::string, std::string>> kernels();
 // The numbers of the requests, each with the operator.
 std::vector<std::pair<std::uint64_t, std::string>> done_without();
 

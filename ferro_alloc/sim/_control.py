@@ -167,6 +167,14 @@ def kernels() -> tuple[str, ...]:
     return tuple(_library.text_of(_driver().ferro_sim_kernels).splitlines())
 
 
+def kernel_places() -> dict[str, str]:
+    """The line that first launched each of these kernels, as in "train.py:12", by name; without
+    those that no line of Python launched."""
+    _driver()
+    values = sys.modules.get("ferro_alloc.sim._values")
+    return {} if values is None else {name: place for name, place in values.kernels() if place}
+
+
 def uncomputed_reads() -> tuple[UncomputedRead, ...]:
     """In the order of their first occurrence; empty before torch is imported."""
     _driver()

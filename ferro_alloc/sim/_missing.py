@@ -29,6 +29,7 @@ class Missed:
     drawn: dict[str, int] = field(default_factory=dict)
     """The same for values that follow from drawn choices."""
     kernels: list[str] = field(default_factory=list)
+    """Kernels from outside of operators, each with the line that first launched it if known."""
     failures: list[tuple[str, str]] = field(default_factory=list)
     """Libraries, each with an operator that failed in it."""
     functions: list[str] = field(default_factory=list)
@@ -75,15 +76,18 @@ class Missed:
 
 def missed() -> Missed:
     """What the active machine could not do for this process so far."""
+    places = _control.kernel_places()
     found = Missed(
-        kernels=list(_control.kernels()),
+        kernels=[
+            f"{name} ({places[name]})" if name in places else name for name in _control.kernels()
+        ],
         failures=[(each.library, each.operator) for each in _control.library_failures()],
         functions=list(_control.unsupported()),
     )
     for read in _control.uncomputed_reads():
         place = read.place or f"outside of Python, in {read.operator}"
-        places = found.drawn if read.learned == "drawn" else found.reads
-        places[place] = places.get(place, 0) + read.count
+        counts = found.drawn if read.learned == "drawn" else found.reads
+        counts[place] = counts.get(place, 0) + read.count
     return found
 
 

@@ -35,7 +35,7 @@ def adjust_torch(torch: ModuleType, values: bool) -> None:
         _allocate_by_operator(torch)
         _observe_storages(torch, computed)
         _observe_uses(torch, computed)
-        _triton_hook.install(torch)
+        _triton_hook.install(torch, computed.note_own_launches)
 
 
 def _allocate_by_operator(torch: Any) -> None:

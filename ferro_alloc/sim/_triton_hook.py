@@ -1,14 +1,16 @@
 """Makes what Triton's kernels write unknown.
 
 The simulated GPU launches these kernels, and they do nothing. Without this hook the earlier bytes
-of a tensor would count as what a kernel wrote to it. Writes through addresses that a kernel loads
-from memory stay unnoticed, and so do launches that bypass Triton's and Inductor's Python code.
+of a tensor would count as what a kernel wrote to it. The driver handles what this hook does not
+see: launches that bypass Triton's and Inductor's Python code, and writes through addresses that a
+kernel loads from memory.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -18,8 +20,8 @@ from ferro_alloc._import_hook import AfterImport
 Writes = Callable[[str], bool]
 
 
-def install(torch: Any) -> None:
-    launches = _Launches(torch)
+def install(torch: Any, note_own_launches: Callable[[int], None]) -> None:
+    launches = _Launches(torch, note_own_launches)
     AfterImport("triton.runtime.jit", launches.adjust_triton).arm()
     AfterImport("torch._inductor.runtime.triton_heuristics", launches.adjust_inductor).arm()
 
@@ -29,8 +31,9 @@ def _everything(_: str) -> bool:
 
 
 class _Launches:
-    def __init__(self, torch: Any) -> None:
+    def __init__(self, torch: Any, note_own_launches: Callable[[int], None]) -> None:
         self._torch = torch
+        self._note_own_launches = note_own_launches
         self._launch = torch.ops.ferro_sim.launch.default
         self._keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
 
@@ -40,7 +43,8 @@ class _Launches:
         run = function.run
 
         def run_and_note(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> object:
-            compiled = run(kernel, *args, grid=grid, warmup=warmup, **kwargs)
+            with self._own_launches():
+                compiled = run(kernel, *args, grid=grid, warmup=warmup, **kwargs)
             if not warmup and compiled is not None:
                 named = self._arguments(kernel, args, kwargs)
                 self._note(kernel, named, self._writes(compiled, kernel, named))
@@ -54,7 +58,8 @@ class _Launches:
         run = tuner.run
 
         def run_and_note(kernel: Any, *args: Any, **kwargs: Any) -> object:
-            result = run(kernel, *args, **kwargs)
+            with self._own_launches():
+                result = run(kernel, *args, **kwargs)
             if len(kernel.launchers) != 1:
                 return result  # Triton's interpreter ran it
             launcher = kernel.launchers[0]
@@ -71,6 +76,15 @@ class _Launches:
             return result
 
         tuner.run = run_and_note
+
+    @contextmanager
+    def _own_launches(self) -> Iterator[None]:
+        """The driver leaves it to this hook what the kernels write through their arguments."""
+        self._note_own_launches(1)
+        try:
+            yield
+        finally:
+            self._note_own_launches(-1)
 
     def _arguments(
         self, kernel: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]

@@ -1,9 +1,11 @@
 // Driver functions: copies and fills.
+#include "sim/driver/outside_launch.h"
 #include "sim/driver/submission.h"
 
 using ferro::sim::Copy;
 using ferro::sim::Fill;
 using ferro::sim::Machine;
+using ferro::sim::OutsideRead;
 
 namespace {
 
@@ -71,10 +73,12 @@ bool read_2d(const CUDA_MEMCPY2D& given, Copy& copy) {
 // Copies of contiguous bytes, for each pair of host and device: synchronous, and in stream order.
 #define FERRO_SIM_COPY(now, later, To, From)                                              \
   FERRO_SIM_API now(To to, From from, size_t bytes) {                                     \
+    const OutsideRead read(bytes);                                                        \
     FERRO_SIM_CONTEXT_CALL(bytes);                                                        \
     return call.finish(copy_now(call, linear(address(to), address(from), bytes)));        \
   }                                                                                       \
   FERRO_SIM_API later(To to, From from, size_t bytes, CUstream stream) {                  \
+    const OutsideRead read(bytes);                                                        \
     FERRO_SIM_CONTEXT_CALL(bytes);                                                        \
     return call.finish(                                                                   \
         enqueue_copy(call.machine(), stream, linear(address(to), address(from), bytes))); \
@@ -97,6 +101,7 @@ FERRO_SIM_API cuMemcpyPeerAsync(CUdeviceptr to, CUcontext, CUdeviceptr from, CUc
 
 #define FERRO_SIM_COPY_2D(now)                                                                   \
   FERRO_SIM_API now(const CUDA_MEMCPY2D* given) {                                                \
+    const OutsideRead read(given->WidthInBytes * given->Height);                                 \
     FERRO_SIM_CONTEXT_CALL(given->WidthInBytes * given->Height);                                 \
     Copy copy;                                                                                   \
     return call.finish(read_2d(*given, copy) ? copy_now(call, copy) : CUDA_ERROR_NOT_SUPPORTED); \
@@ -105,6 +110,7 @@ FERRO_SIM_COPY_2D(cuMemcpy2D_v2)
 FERRO_SIM_COPY_2D(cuMemcpy2DUnaligned_v2)
 
 FERRO_SIM_API cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* given, CUstream stream) {
+  const OutsideRead read(given->WidthInBytes * given->Height);
   FERRO_SIM_CONTEXT_CALL(given->WidthInBytes * given->Height);
   Copy copy;
   return call.finish(read_2d(*given, copy) ? enqueue_copy(call.machine(), stream, copy)

@@ -1,6 +1,12 @@
 // Driver functions: modules, libraries, functions. Of an image, only its architectures and the
 // parameters of its kernels are read: every name exists, and every kernel does nothing.
 #include "sim/driver/api_call.h"
+#include "sim/machine/outside_kernel.h"
+
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string>
 
 using ferro::sim::Function;
 using ferro::sim::Machine;
@@ -14,7 +20,7 @@ int capability(const Machine& machine) {
   return machine.config().card->compute_major * 10 + machine.config().card->compute_minor;
 }
 
-// A null `image` stands for a file, which counts as built for the card.
+// A null `image` stands for an unreadable file, which counts as built for the card.
 CUresult load(Machine& machine, void** out, const void* image) {
   if (out == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -25,6 +31,14 @@ CUresult load(Machine& machine, void** out, const void* image) {
   }
   *out = module;
   return CUDA_SUCCESS;
+}
+
+CUresult load_file(Machine& machine, void** out, const char* path) {
+  std::ifstream file(path == nullptr ? "" : path, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  // Headers are read whole.
+  constexpr std::size_t kLeastBytes = 64;
+  return load(machine, out, bytes.size() < kLeastBytes ? nullptr : bytes.data());
 }
 
 CUresult get_function(Machine& machine, void** out, const void* module_handle, const char* name) {
@@ -85,6 +99,7 @@ CUresult get_global(ferro::sim::ApiCall& call, CUdeviceptr* out, size_t* bytes,
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
     found = module->globals.emplace(name, *at).first;
+    add_variable(call.machine(), *at);
   }
   if (out != nullptr) {
     *out = found->second;
@@ -108,9 +123,9 @@ int blocks_that_fit(const Machine& machine, int block_size, std::size_t shared_b
 
 }  // namespace
 
-FERRO_SIM_API cuModuleLoad(CUmodule* module, const char*) {
+FERRO_SIM_API cuModuleLoad(CUmodule* module, const char* path) {
   FERRO_SIM_CALL(0);
-  return call.finish(load(call.machine(), reinterpret_cast<void**>(module), nullptr));
+  return call.finish(load_file(call.machine(), reinterpret_cast<void**>(module), path));
 }
 
 FERRO_SIM_API cuModuleLoadData(CUmodule* module, const void* image) {
@@ -160,10 +175,10 @@ FERRO_SIM_API cuLibraryLoadData(CUlibrary* library, const void* image, CUjit_opt
   return call.finish(load(call.machine(), reinterpret_cast<void**>(library), image));
 }
 
-FERRO_SIM_API cuLibraryLoadFromFile(CUlibrary* library, const char*, CUjit_option*, void**,
+FERRO_SIM_API cuLibraryLoadFromFile(CUlibrary* library, const char* path, CUjit_option*, void**,
                                     unsigned, CUlibraryOption*, void**, unsigned) {
   FERRO_SIM_CALL(0);
-  return call.finish(load(call.machine(), reinterpret_cast<void**>(library), nullptr));
+  return call.finish(load_file(call.machine(), reinterpret_cast<void**>(library), path));
 }
 
 FERRO_SIM_API cuLibraryUnload(CUlibrary library) {
@@ -314,12 +329,15 @@ FERRO_SIM_API cuOccupancyMaxActiveClusters(int* clusters, CUfunction, const CUla
   return CUDA_SUCCESS;
 }
 
-FERRO_SIM_API cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t, void*,
-                                     const cuuint64_t*, const cuuint64_t*, const cuuint32_t*,
-                                     const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
-                                     CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+FERRO_SIM_API cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t,
+                                     void* address, const cuuint64_t*, const cuuint64_t*,
+                                     const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
+                                     CUtensorMapSwizzle, CUtensorMapL2promotion,
+                                     CUtensorMapFloatOOBfill) {
   FERRO_SIM_CALL(0);
+  // A kernel that gets the map reaches the memory: see machine/outside_kernel.h.
   *map = {};
+  std::memcpy(map, &address, sizeof address);
   return CUDA_SUCCESS;
 }
 

@@ -1,5 +1,6 @@
 // Driver functions: streams, host functions and kernel launches.
 #include "ferro/base/bytes.h"
+#include "sim/driver/outside_launch.h"
 #include "sim/driver/submission.h"
 #include "sim/streams/durations.h"
 
@@ -12,6 +13,7 @@ using ferro::sim::HostCall;
 using ferro::sim::Kernel;
 using ferro::sim::KernelArguments;
 using ferro::sim::Machine;
+using ferro::sim::OutsideLaunch;
 using ferro::sim::Stream;
 
 namespace {
@@ -109,21 +111,20 @@ std::shared_ptr<KernelArguments> copy_of(Machine& machine, CUfunction handle, vo
   return sizes.empty() ? nullptr : std::make_shared<KernelArguments>(sizes, arguments);
 }
 
-CUresult launch_kernel(Machine& machine, CUfunction function, CUstream stream, const Extent& grid,
-                       const Extent& block, unsigned shared_bytes, void** arguments) {
+CUresult launch_kernel(Machine& machine, OutsideLaunch& outside, CUfunction function,
+                       CUstream stream, const Extent& grid, const Extent& block,
+                       unsigned shared_bytes, void** arguments, void** extra = nullptr) {
   if (grid.empty() || block.empty() || block.x * block.y * block.z > 1024) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  ferro_sim_thread_counts& thread = *Machine::counts();
-  ++thread.launches;
-  if (thread.operators == 0) {
-    if (const auto* known = machine.modules().find_function(function)) {
-      machine.note_kernel(known->name);
-    }
+  ++outside.thread().launches;
+  if (outside.is_outside()) {
+    outside.record(machine, function);
   }
   ferro::sim::GraphNode* node = nullptr;
   Kernel kernel = timed_kernel(machine, function, grid, block, arguments);
   kernel.constant = constant_of(machine, function, arguments);
+  const bool writes_constant = kernel.constant.has_value();
   const CUresult result =
       enqueue(machine, stream, CU_GRAPH_NODE_TYPE_KERNEL, std::move(kernel), &node);
   if (node != nullptr) {
@@ -137,6 +138,9 @@ CUresult launch_kernel(Machine& machine, CUfunction function, CUstream stream, c
     node->kernel.sharedMemBytes = shared_bytes;
     node->arguments = copy_of(machine, function, arguments);
     node->kernel.kernelParams = node->arguments == nullptr ? nullptr : node->arguments->pointers();
+  }
+  if (outside.is_outside() && result == CUDA_SUCCESS && !writes_constant) {
+    outside.forget(machine, function, stream, node, arguments, extra);
   }
   return result;
 }
@@ -259,26 +263,32 @@ FERRO_SIM_API cuLaunchHostFunc(CUstream stream, CUhostFn function, void* argumen
 
 FERRO_SIM_API cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                              unsigned block_x, unsigned block_y, unsigned block_z,
-                             unsigned shared_bytes, CUstream stream, void** arguments, void**) {
+                             unsigned shared_bytes, CUstream stream, void** arguments,
+                             void** extra) {
+  OutsideLaunch outside;
   FERRO_SIM_CONTEXT_CALL(0);
-  return call.finish(launch_kernel(call.machine(), function, stream, {grid_x, grid_y, grid_z},
-                                   {block_x, block_y, block_z}, shared_bytes, arguments));
+  return call.finish(launch_kernel(call.machine(), outside, function, stream,
+                                   {grid_x, grid_y, grid_z}, {block_x, block_y, block_z},
+                                   shared_bytes, arguments, extra));
 }
 
 FERRO_SIM_API cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** arguments,
-                               void**) {
+                               void** extra) {
+  OutsideLaunch outside;
   FERRO_SIM_CONTEXT_CALL(0);
-  return call.finish(launch_kernel(call.machine(), function, config->hStream,
+  return call.finish(launch_kernel(call.machine(), outside, function, config->hStream,
                                    {config->gridDimX, config->gridDimY, config->gridDimZ},
                                    {config->blockDimX, config->blockDimY, config->blockDimZ},
-                                   config->sharedMemBytes, arguments));
+                                   config->sharedMemBytes, arguments, extra));
 }
 
 FERRO_SIM_API cuLaunchCooperativeKernel(CUfunction function, unsigned grid_x, unsigned grid_y,
                                         unsigned grid_z, unsigned block_x, unsigned block_y,
                                         unsigned block_z, unsigned shared_bytes, CUstream stream,
                                         void** arguments) {
+  OutsideLaunch outside;
   FERRO_SIM_CONTEXT_CALL(0);
-  return call.finish(launch_kernel(call.machine(), function, stream, {grid_x, grid_y, grid_z},
-                                   {block_x, block_y, block_z}, shared_bytes, arguments));
+  return call.finish(launch_kernel(call.machine(), outside, function, stream,
+                                   {grid_x, grid_y, grid_z}, {block_x, block_y, block_z},
+                                   shared_bytes, arguments));
 }

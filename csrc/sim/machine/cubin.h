@@ -1,4 +1,5 @@
-// The parameters of the kernels of a cubin, as its sections `.nv.info.<kernel>` list them.
+// The parameters of the kernels of a cubin, as its sections `.nv.info.<kernel>` list them, or of
+// PTX.
 #pragma once
 
 #include "sim/machine/image.h"
@@ -16,8 +17,8 @@ struct Parameter {
 };
 using Parameters = std::vector<Parameter>;  // in their order
 
-// By the mangled names of kernels. Empty for anything but a cubin, and for a compressed one without
-// libzstd.so.1, which decompresses it.
-std::unordered_map<std::string, Parameters> read_parameters(const Cubin& cubin);
+// By the mangled names of kernels; those whose parameters are unknown are left out. Empty for
+// anything else, and for compressed code without libzstd.so.1, which decompresses it.
+std::unordered_map<std::string, Parameters> read_parameters(const Code& code);
 
 }  // namespace ferro::sim

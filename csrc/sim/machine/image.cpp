@@ -69,25 +69,28 @@ bool compiles(int ptx, std::uint64_t flags, int capability) {
 struct FatChoice {
   int binary = 0;
   int ptx = 0;
-  Cubin cubin;  // of `binary`
+  Code of_binary;
+  Code of_ptx;
 };
 
 FatChoice choose_of_fat_binary(const std::byte* image, int capability) {
   const auto header = read<FatHeader>(image);
   FatChoice choice;
-  auto& [binary, ptx, cubin] = choice;
+  auto& [binary, ptx, of_binary, of_ptx] = choice;
   const std::byte* at = image + header.header_bytes;
   const std::byte* const end = at + header.bytes;
   while (at + sizeof(FatEntry) <= end) {
     const auto entry = read<FatEntry>(at);
     const int version = static_cast<int>(entry.capability);
+    const Code code = {at + entry.header_bytes,
+                       entry.compressed_bytes != 0 ? entry.compressed_bytes : entry.bytes};
     if (entry.kind == kBinary && version > binary && runs(version, entry.flags, capability)) {
       binary = version;
-      const bool compressed = entry.compressed_bytes != 0;
-      cubin = {at + entry.header_bytes, compressed ? entry.compressed_bytes : entry.bytes};
+      of_binary = code;
     }
     if (entry.kind == kPtx && version > ptx && compiles(version, entry.flags, capability)) {
       ptx = version;
+      of_ptx = code;
     }
     at += entry.header_bytes + entry.bytes;
   }
@@ -136,6 +139,11 @@ bool begins_with(const void* at, const Magic& magic) {
 
 constexpr char kElf[] = {0x7f, 'E', 'L', 'F'};
 
+bool is_text(const std::byte* image) {
+  const auto first = read<char>(image);
+  return first == '.' || first == '/' || first == '\n';
+}
+
 const std::byte* unwrapped(const void* image) {
   return static_cast<const std::byte*>(is_registered(image) ? read<Wrapper>(image).image : image);
 }
@@ -146,16 +154,22 @@ bool is_registered(const void* image) {
   return image != nullptr && begins_with(image, kWrapperMagic);
 }
 
-std::optional<Cubin> find_cubin(const void* image, int capability) {
+std::optional<Code> find_code(const void* image, int capability) {
   if (image == nullptr) {
     return std::nullopt;
   }
   const std::byte* at = unwrapped(image);
   if (begins_with(at, kFatMagic)) {
     const FatChoice choice = choose_of_fat_binary(at, capability);
-    return choice.binary != 0 ? std::optional(choice.cubin) : std::nullopt;
+    return choice.binary != 0 ? std::optional(choice.of_binary)
+           : choice.ptx != 0  ? std::optional(choice.of_ptx)
+                              : std::nullopt;
   }
-  return begins_with(at, kElf) ? std::optional(Cubin{at}) : std::nullopt;
+  if (begins_with(at, kElf)) {
+    return Code{at};
+  }
+  return is_text(at) ? std::optional(Code{at, std::strlen(reinterpret_cast<const char*>(at))})
+                     : std::nullopt;
 }
 
 std::optional<ImageVersions> choose_code(const void* image, int capability) {
@@ -169,8 +183,7 @@ std::optional<ImageVersions> choose_code(const void* image, int capability) {
   if (begins_with(at, kElf)) {
     return choose_cubin(at, capability);
   }
-  const auto first = read<char>(at);
-  if (first != '.' && first != '/' && first != '\n') {
+  if (!is_text(at)) {
     return ImageVersions{capability, capability};
   }
   return choose_ptx(reinterpret_cast<const char*>(at), capability);

@@ -21,17 +21,18 @@ struct ImageVersions {
   bool operator==(const ImageVersions&) const = default;
 };
 
-// A cubin inside of an image, compressed or not.
-struct Cubin {
+// A cubin or PTX inside of an image, compressed or not.
+struct Code {
   const std::byte* at = nullptr;
-  std::size_t bytes = 0;  // 0: see the headers of the cubin
+  std::size_t bytes = 0;  // 0 for a cubin: see its headers
 };
 
 // None when no code of the image runs on a card of `capability`. An image of another kind counts as
 // built for the card.
 std::optional<ImageVersions> choose_code(const void* image, int capability);
-// The binary that a card of `capability` runs; none for PTX and images of other kinds.
-std::optional<Cubin> find_cubin(const void* image, int capability);
+// The binary that a card of `capability` runs, or the PTX that it compiles; none for images of other
+// kinds.
+std::optional<Code> find_code(const void* image, int capability);
 // Whether the image is one that nvcc's output registers; such an image stays valid as long as the
 // program.
 bool is_registered(const void* image);

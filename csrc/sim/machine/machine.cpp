@@ -284,12 +284,14 @@ CUresult Machine::refuse_during_capture() {
   return result;
 }
 
-void Machine::note_kernel(const std::string& name) {
+bool Machine::note_kernel(const std::string& name) {
   constexpr std::size_t kMaxNames = 100;
-  if (kernels_.size() < kMaxNames &&
-      std::find(kernels_.begin(), kernels_.end(), name) == kernels_.end()) {
-    kernels_.push_back(name);
+  if (kernels_.size() == kMaxNames ||
+      std::find(kernels_.begin(), kernels_.end(), name) != kernels_.end()) {
+    return false;
   }
+  kernels_.push_back(name);
+  return true;
 }
 
 std::string Machine::report(bool ranges) const {

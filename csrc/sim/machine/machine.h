@@ -53,6 +53,9 @@ struct ThreadState {
   std::optional<double> last_call_ended;
 };
 
+// The name of a kernel whose module the driver does not know.
+inline const std::string kUnnamedKernel = "unnamed kernel";
+
 class Machine {
  public:
   explicit Machine(const MachineConfig& config);
@@ -135,8 +138,8 @@ class Machine {
   std::map<CUdeviceptr, OpenedMemory>& opened_memory() { return opened_memory_; }
 
   // Names of kernels that were launched outside of operators, in the order of their first launches;
-  // at most a hundred.
-  void note_kernel(const std::string& name);
+  // at most a hundred. True if the name is new.
+  bool note_kernel(const std::string& name);
   const std::vector<std::string>& kernels() const { return kernels_; }
 
   // The state of the machine as one JSON object, with `ranges` also every mapped range.

@@ -1,5 +1,7 @@
 #include "sim/machine/modules.h"
 
+#include "sim/machine/mangled.h"
+
 #include <string_view>
 #include <utility>
 
@@ -40,8 +42,8 @@ Module* Modules::load(const void* image, int capability) {
   capability_ = capability;
   if (is_registered(image)) {
     module->unread = image;
-  } else if (const auto cubin = find_cubin(image, capability)) {
-    module->parameters = read_parameters(*cubin);
+  } else if (const auto code = find_code(image, capability)) {
+    module->parameters = read_parameters(*code);
   }
   Module* loaded = module.get();
   modules_.emplace(loaded, std::move(module));
@@ -83,8 +85,7 @@ Function* Modules::function(Module& module, const std::string& name) {
   return slot.get();
 }
 
-const Parameters& Modules::parameters_of(const Function& function) {
-  static const Parameters kNone;
+const Parameters* Modules::find_parameters(const Function& function) {
   // cublas_lt/blas_operation.cpp passes these.
   static const Parameters kOfProduct = [] {
     Parameters parameters{{0, sizeof(Product)}};
@@ -94,15 +95,25 @@ const Parameters& Modules::parameters_of(const Function& function) {
     return parameters;
   }();
   if (is_product(&function)) {
-    return kOfProduct;
+    return &kOfProduct;
   }
   Module& module = *function.module;
-  if (const auto cubin = find_cubin(module.unread, capability_)) {
-    module.parameters = read_parameters(*cubin);
+  if (const auto code = find_code(module.unread, capability_)) {
+    module.parameters = read_parameters(*code);
   }
   module.unread = nullptr;
   const auto found = module.parameters.find(function.name);
-  return found == module.parameters.end() ? kNone : found->second;
+  return found == module.parameters.end() ? nullptr : &found->second;
+}
+
+bool Modules::is_read_only(Function& function, std::size_t parameter) {
+  if (is_product(&function)) {
+    return parameter < kProductOperands;
+  }
+  if (!function.to_constants) {
+    function.to_constants = pointers_to_constants(function.name, parameters_of(function).size());
+  }
+  return parameter < function.to_constants->size() && (*function.to_constants)[parameter];
 }
 
 Function* Modules::find_function(const void* handle) const {

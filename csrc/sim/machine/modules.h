@@ -12,10 +12,12 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <vector>
 
 namespace ferro::sim {
 
@@ -25,12 +27,14 @@ struct Function {
   std::string name;
   Module* module = nullptr;
   std::map<CUfunction_attribute, int> attributes;
+  // By parameter, from the first launch that asks on: see mangled.h.
+  std::optional<std::vector<bool>> to_constants;
 };
 
 struct Module {
   ImageVersions versions;
   const void* unread = nullptr;  // a permanent image whose parameters were not read yet
-  std::unordered_map<std::string, Parameters> parameters;  // by kernel
+  std::unordered_map<std::string, Parameters> parameters;  // by kernel; others are unknown
   std::map<std::string, std::unique_ptr<Function>> functions;
   std::map<std::string, CUdeviceptr> globals;
 };
@@ -44,9 +48,21 @@ class Modules {
   Function* function(Module& module, const std::string& name);
   // Null for an unknown handle.
   Function* find_function(const void* handle) const;
-  // Empty if they are unknown. The first call for a module that nvcc's output registered reads its
+  // Null if they are unknown. The first call for a module that nvcc's output registered reads its
   // code.
-  const Parameters& parameters_of(const Function& function);
+  const Parameters* find_parameters(const Function& function);
+  // The same, empty if they are unknown.
+  const Parameters& parameters_of(const Function& function) {
+    static const Parameters kNone;
+    const Parameters* const found = find_parameters(function);
+    return found == nullptr ? kNone : *found;
+  }
+  // Whether the kernel's parameter is one through which it writes nothing.
+  bool is_read_only(Function& function, std::size_t parameter);
+  // Addresses of the variables of all code, each of which is an allocation of the driver. Any kernel
+  // may write to them.
+  void add_variable(CUdeviceptr at) { variables_.push_back(at); }
+  const std::vector<CUdeviceptr>& variables() const { return variables_; }
   // Is it the stand-in for a matrix product, `kProductKernel`? Its first argument is a `Product`.
   bool is_product(const void* function) const { return products_.contains(function); }
   // The size of the constant that a fill kernel of PyTorch writes, or 0 for other kernels. A fill
@@ -65,6 +81,7 @@ class Modules {
   int capability_ = 0;
   std::unordered_map<const Module*, std::unique_ptr<Module>> modules_;
   std::unordered_map<const void*, Function*> functions_;  // of all modules
+  std::vector<CUdeviceptr> variables_;
   std::unordered_set<const void*> products_;
   std::unordered_map<const void*, std::size_t> constant_bytes_;
   std::unordered_map<const void*, double> bytes_of_thread_;  // other than kThreadBytes

@@ -2,6 +2,7 @@
 
 #include "sim/machine/locate.h"
 #include "sim/machine/machine.h"
+#include "sim/machine/outside_kernel.h"
 #include "sim/memory/origins.h"
 
 #include <algorithm>
@@ -173,6 +174,10 @@ std::size_t source_span(const Copy& copy) {
 void forget(Machine& machine, const Forget& forget) {
   std::vector<Segment> segments;
   for (const UnknownBytes& range : *forget.ranges) {
+    if (range.bytes == 0) {
+      forget_everything(machine);
+      continue;
+    }
     segments.clear();
     if (!locate(machine, range.at, range.bytes, segments)) {
       continue;
@@ -199,6 +204,8 @@ void perform(Machine& machine, const Work& work, int device) {
     call->function(call->argument);
   } else if (const Forget* forgotten = std::get_if<Forget>(&work)) {
     forget(machine, *forgotten);
+  } else if (const ForgetReach* reach = std::get_if<ForgetReach>(&work)) {
+    forget_reach(machine, *reach->of);
   } else if (const Kernel* kernel = std::get_if<Kernel>(&work)) {
     legal = !kernel->constant || do_fill(machine, *kernel->constant, device);
   } else if (const FreeMemory* free = std::get_if<FreeMemory>(&work)) {

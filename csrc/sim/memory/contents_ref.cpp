@@ -29,4 +29,8 @@ ContentsRef copy_bytes(const void* source, std::size_t bytes) {
   return ContentsRef(contents);
 }
 
+const std::byte* copied_bytes(const ContentsRef& contents) {
+  return !contents.is_zeros() && contents.get()->kind == &kHostBytes ? contents.bytes() : nullptr;
+}
+
 }  // namespace ferro::sim

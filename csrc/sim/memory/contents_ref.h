@@ -49,5 +49,7 @@ class ContentsRef {
 
 // Contents with a copy of these bytes.
 ContentsRef copy_bytes(const void* source, std::size_t bytes);
+// The bytes of such contents; null for others.
+const std::byte* copied_bytes(const ContentsRef& contents);
 
 }  // namespace ferro::sim

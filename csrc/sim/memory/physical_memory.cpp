@@ -603,6 +603,28 @@ void PhysicalMemory::clear_piece(std::size_t offset, std::size_t bytes) {
   }
 }
 
+void PhysicalMemory::for_each_plain(
+    std::size_t offset, std::size_t bytes,
+    const std::function<void(const std::byte*, std::size_t)>& visit) const {
+  const auto visit_aligned = [&](std::size_t at, const std::byte* there, std::size_t count) {
+    const std::size_t skipped = (8 - at % 8) % 8;
+    if (there != nullptr && count > skipped) {
+      visit(there + skipped, count - skipped);
+    }
+  };
+  contents_.for_each_part(
+      offset, bytes,
+      [&](std::size_t at, std::size_t part, const ContentsRef& contents, std::size_t skipped) {
+        const std::byte* const copied = copied_bytes(contents);
+        visit_aligned(at, copied == nullptr ? nullptr : copied + skipped, part);
+      },
+      [&](std::size_t at, std::size_t part) {
+        for_each_piece(at, part, [&](std::size_t within, std::size_t piece) {
+          visit_aligned(within, find(within), piece);
+        });
+      });
+}
+
 std::size_t PhysicalMemory::host_bytes() const {
   std::size_t pages = 0;
   for (const auto& [chunk, slot] : slots_) {

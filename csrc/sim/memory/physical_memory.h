@@ -20,6 +20,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -103,6 +104,10 @@ class PhysicalMemory {
   // certain byte of the whole range.
   ferro_sim_certainty list_origins(std::size_t offset, std::size_t bytes, std::size_t most,
                                    std::vector<ferro_sim_origin_piece>& pieces);
+  // Calls `visit(bytes, count)` for each part of the range that is in host memory, and so needs no
+  // computing, from its first offset that is a multiple of 8 on.
+  void for_each_plain(std::size_t offset, std::size_t bytes,
+                      const std::function<void(const std::byte*, std::size_t)>& visit) const;
   // Parts that hold contents.
   std::size_t held_parts() const { return contents_.count(); }
 
@@ -139,10 +144,10 @@ class PhysicalMemory {
   void place(std::size_t offset, std::size_t bytes, const ContentsRef& contents, std::size_t at);
   // Zeros the range, and returns whole host pages.
   void clear(std::size_t offset, std::size_t bytes);
-  // Zeros only the bytes in host memory; the caller updates the contents and the certainties.
+  // Zeros only the bytes in host memory; the caller updates the contents and what is known.
   void clear_memory(std::size_t offset, std::size_t bytes);
   void clear_piece(std::size_t offset, std::size_t bytes);
-  // Zeros the range; the caller updates the origins and the certainties.
+  // Zeros the range; the caller updates what is known.
   void discard_contents(std::size_t offset, std::size_t bytes);
 
   const std::size_t capacity_;

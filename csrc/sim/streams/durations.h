@@ -29,6 +29,8 @@ struct Product {
 // library's launches, the addresses of both operands, the result and the workspace.
 inline constexpr std::string_view kProductKernel = "ferro_sim_matrix_product";
 inline constexpr std::size_t kProductPointers = 4;
+// Its first arguments, up to the operands: the kernel only reads them.
+inline constexpr std::size_t kProductOperands = 3;
 
 // The bytes that a thread of most kernels reads and writes: 17 to 81 for PyTorch's elementwise
 // kernels on an H200, depending on the workload.

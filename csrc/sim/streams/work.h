@@ -79,10 +79,10 @@ struct InOrder {
   void* argument = nullptr;
 };
 
-// Bytes that a captured operator would have written.
+// Bytes that a captured operator or kernel would have written.
 struct UnknownBytes {
   std::uintptr_t at = 0;
-  std::size_t bytes = 0;
+  std::size_t bytes = 0;  // 0: all device memory
   ferro_sim_origin origin = {};
   std::size_t offset = 0;  // in the origin
 };
@@ -94,11 +94,31 @@ struct Forget {
   std::uint64_t replay = 0;  // its number; other replays give other contents
 };
 
+struct AddressRange {
+  std::uintptr_t at = 0;
+  std::size_t bytes = 0;
+  bool operator==(const AddressRange&) const = default;
+};
+
+// What a kernel from outside of the program's operators reaches: see machine/outside_kernel.h.
+struct KernelReach {
+  std::vector<AddressRange> written;
+  std::vector<AddressRange> read;
+  bool everything = false;
+  std::uint64_t identity = 0;  // of the kernel
+};
+
+// Makes what such a kernel may have written unknown. Takes no time. Never part of a graph.
+struct ForgetReach {
+  std::shared_ptr<const KernelReach> of;
+};
+
 // Releases memory that was freed in stream order.
 struct FreeMemory {
   CUdeviceptr at = 0;
 };
 
-using Work = std::variant<Marker, Point, Kernel, Copy, Fill, HostCall, InOrder, Forget, FreeMemory>;
+using Work = std::variant<Marker, Point, Kernel, Copy, Fill, HostCall, InOrder, Forget, ForgetReach,
+                          FreeMemory>;
 
 }  // namespace ferro::sim

@@ -1,5 +1,6 @@
 #include "sim/libraries/cudart/registry.h"
 
+#include "sim/libraries/cuda/variables.h"
 #include "sim/libraries/cudart/state.h"
 
 #include <algorithm>
@@ -118,6 +119,7 @@ CUresult find_variable(const void* stand_in, CUdeviceptr* address, std::size_t* 
   if (here == 0) {
     const CUresult result = cuMemAlloc(&here, std::max<std::size_t>(variable.bytes, 1));
     if (result != CUDA_SUCCESS) return result;
+    ferro_sim_add_variable(here);
   }
   *address = here;
   return CUDA_SUCCESS;

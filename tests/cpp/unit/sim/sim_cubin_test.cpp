@@ -82,11 +82,13 @@ TEST(SimCubin, ListsTheParametersOfAKernelInTheirOrder) {
 
 TEST(SimCubin, IsFoundInAnImageForTheCard) {
   const SmallCubin cubin(kParameters);
-  const auto found = find_cubin(cubin.data(), 90);
+  const auto found = find_code(cubin.data(), 90);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->at, cubin.data());
-  EXPECT_FALSE(find_cubin(".version 9.0", 90));
-  EXPECT_FALSE(find_cubin(nullptr, 90));
+  ASSERT_TRUE(find_code(".version 9.0", 90));
+  EXPECT_EQ(find_code(".version 9.0", 90)->bytes, 12U);
+  EXPECT_FALSE(find_code("neither", 90));
+  EXPECT_FALSE(find_code(nullptr, 90));
   EXPECT_FALSE(is_registered(cubin.data()));
 }
 
