@@ -321,6 +321,23 @@ TEST_F(MovesInCapturesTest, ACaptureForbidsToRemoveThem) {
   EXPECT_EQ(held(), 0U);
 }
 
+// Else another pool would get pages that the old addresses still reach.
+TEST_F(MovesInCapturesTest, PagesStayWhileTheDriverKeepsTheirOldAddresses) {
+  capture();
+  free_everything();
+  release_pool(kPool);
+  FaultyApi::fail_only("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN);
+  device_->empty_cache();
+  EXPECT_STREQ(FaultyApi::failed(), "cuMemUnmap");
+  FaultyApi::reset();
+  EXPECT_EQ(held(), kDead + kAlive);
+  EXPECT_EQ(SimGpu::used_pages(), held());
+  device_->report().check_invariants();
+  device_->empty_cache();
+  EXPECT_EQ(held(), 0U);
+  EXPECT_EQ(SimGpu::used_pages(), 0U);
+}
+
 TEST_F(MovesInCapturesTest, AFailedCaptureLeavesAddressesToEarlierGraphs) {
   Graph first;
   begin();
@@ -414,6 +431,22 @@ TEST_F(MovesInCapturesTest, AMemberWithLessScratchGetsTheirs) {
   release_pool(kOther);
   device_->empty_cache();
   EXPECT_EQ(held(), 0U);
+}
+
+TEST_F(MovesInCapturesTest, APoolEstimatesWhatItsMovedPagesWouldShare) {
+  const Graph graph = capture();
+  free(graph.last.ptr);
+  begin(kOther);
+  free(take(2 * kDead * kPageBytes, kOther).ptr);
+  end(kOther);
+  // A handle with two addresses counts once.
+  EXPECT_EQ(graphs_->bytes_if_joined({{kPool}}).scratch, kDead * kPageBytes);
+  const GroupBytes joined = graphs_->bytes_if_joined({{kPool, kOther}});
+  EXPECT_EQ(joined.scratch, 3 * kDead * kPageBytes);
+  EXPECT_EQ(joined.set, 2 * kDead * kPageBytes);
+  ASSERT_EQ(graphs_->join(kGroup, kOther), SharingResult::kOk);
+  ASSERT_EQ(graphs_->join(kGroup, kPool), SharingResult::kOk);
+  EXPECT_EQ(graphs_->bytes_of(kGroup).set, joined.set);
 }
 
 TEST_F(MovesInCapturesTest, LiveMemoryIsNotShared) {
