@@ -369,6 +369,22 @@ TEST_F(LadderTest, PagesThatAreStillUsedHaveNotPassed) {
   EXPECT_EQ(layout_of(kDefaultPool), "F6p | L1p");
 }
 
+// An arena that gave nothing to one request is asked again, also for its only page.
+TEST_F(LadderTest, PagesThatWereStillUsedServeALaterRequest) {
+  AllocatorConfig wanted;
+  wanted.in_flight_share = -1;  // memory grows
+  device_->adjust(wanted);
+  for (const std::size_t count : {1U, 2U}) {
+    const DevicePtr a = allocate(count * kPageBytes, side_);
+    SimGpu::fill(side_, a, 1, 1);
+    free(a);
+    expect_ended_by(LadderStep::kGrow, [&] { allocate(count * kPageBytes); });
+    SimGpu::finish(side_);
+    expect_ended_by(LadderStep::kPassedPages, [&] { allocate(count * kPageBytes); });
+  }
+  EXPECT_EQ(pages().created, 6U);
+}
+
 TEST_F(LadderTest, NoStreamWaitsForAnythingWhereMemoryShallGrow) {
   for (const double share : {0.3, -1.0}) {
     AllocatorConfig wanted;
