@@ -564,6 +564,19 @@ TEST_F(LadderTest, OutOfMemoryLeavesTheProgramRunning) {
   allocate(16 * kPageBytes);
 }
 
+TEST_F(LadderTest, AFailureThatAnotherAllocatorServedIsNotCounted) {
+  allocate(10 * kPageBytes);
+  refuse(8 * kPageBytes, stream_);
+  const DeviceCounters before = device_->report().counters();
+  refuse(8 * kPageBytes, stream_);
+  EXPECT_EQ(device_->report().counters().retries, before.retries + 1);
+  device_->forget_failure();
+  const DeviceCounters after = device_->report().counters();
+  EXPECT_EQ(after.out_of_memory, before.out_of_memory);
+  EXPECT_EQ(after.retries, before.retries);
+  EXPECT_EQ(after.ladder, before.ladder);
+}
+
 TEST_F(LadderTest, MoreThanTheDeviceHasCostsNoCachedMemory) {
   free(allocate(4 * kPageBytes));
   const DriverCalls before = device_->driver().calls();
