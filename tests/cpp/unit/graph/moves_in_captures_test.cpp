@@ -233,6 +233,28 @@ TEST_F(MovesInCapturesTest, MemoryThatTheCaptureFreesDoesNotMoveWhileEagerWorkUs
   end();
 }
 
+// A busy device has enough points, so that an announcement records none.
+TEST_F(MovesInCapturesTest, MemoryFromRightBeforeTheCaptureDoesNotCountAsItsOwn) {
+  const DevicePtr busy = allocate(kPageBytes, side_);
+  SimGpu::fill(side_, busy, 1, 1);
+  const Range result = take(4 * kPageBytes);
+  take(kPageBytes);
+  while (device_->parts().timeline.points() < 2) {
+    ASSERT_TRUE(device_->parts().timeline.record());
+  }
+  const Range eager = take(2 * kPageBytes);
+  SimGpu::fill(side_, eager.ptr, 1, 1);
+  SimGpu::fill(side_, result.ptr, 1, 1);
+  const Epoch before_capture = device_->parts().timeline.now();
+  begin();
+  EXPECT_GT(device_->parts().timeline.now(), before_capture);
+  free(eager.ptr);
+  const std::size_t before = held();
+  take(8 * kPageBytes);
+  EXPECT_EQ(held(), before + 8);
+  end();
+}
+
 TEST_F(MovesInCapturesTest, MemoryMovesOnceItsEagerUsesAreOver) {
   const Range result = leave_result_in_use();
   free(result.ptr);
