@@ -59,20 +59,25 @@ with ferro_alloc.pin(tensors[1]):
 seen.append(["pinned" in errors[0], "asleep" in errors[1]])
 ferro_alloc.wake()
 
-# The first copy between the devices gives access while scratch of a group is asleep.
+# The first copies between the devices give access to the memory of each, while scratch of a group
+# is asleep.
 pools = [ferro_alloc.graphs.graph_pool_handle() for _ in range(2)]
 group = ferro_alloc.graphs.exclusive(*pools)
-grouped = torch.cuda.CUDAGraph()
-with ferro_alloc.tag("group"), torch.cuda.graph(grouped, pool=pools[0]):
-    scratch = tensors[0].clone()
-    kept = scratch.clone()
-    del scratch
-ferro_alloc.sleep("group")
-peer = tensors[0].to("cuda:1")
+grouped, kept = [torch.cuda.CUDAGraph() for _ in pools], []
+for each, pool in zip(grouped, pools, strict=True):
+    with ferro_alloc.tag("group"), torch.cuda.graph(each, pool=pool):
+        scratch = tensors[0].clone()
+        kept.append(scratch.clone())
+        del scratch
+slept = ferro_alloc.sleep("group")
+seen.append([slept.device_bytes // MIB, slept.content_bytes // MIB])
+copies = [tensors[0].to("cuda:1"), tensors[1].to("cuda:0")]
 ferro_alloc.wake("group")
-grouped.replay()
+for each in grouped:
+    each.replay()
 torch.cuda.synchronize(0)
-seen.append([bool((peer == 0).all()), torch.equal(kept, tensors[0])])
+seen.append([bool((copies[0] == 0).all()), bool((copies[1] == 5).all())])
+seen.append([torch.equal(each, tensors[0]) for each in kept])
 for index in range(2):
     _C.check_invariants(index)
 print(json.dumps({"seen": seen}))

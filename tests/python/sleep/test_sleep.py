@@ -72,7 +72,9 @@ def test_two_devices() -> None:
         [[0, 0], 50, 50],
         [[0, 30], True],
         [[0, 0], 20],
-        *[[True, True]] * 5,
+        *[[True, True]] * 4,
+        [60, 40],  # scratch too
+        *[[True, True]] * 2,
     ]
 
 

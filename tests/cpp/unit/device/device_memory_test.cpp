@@ -144,6 +144,18 @@ TEST_F(IdleMemoryTest, TheKeptMemoryIsThatOfAllHeapsTogether) {
   EXPECT_EQ(pages().held, 4U);
 }
 
+TEST_F(IdleMemoryTest, FreePagesThatNoHeapHasAreKeptMemoryToo) {
+  for (const std::size_t in_store : {6U, 3U}) {
+    const DevicePtr ptr = allocate(6 * kPageBytes);
+    free(ptr);
+    ASSERT_EQ(release_pages_of(ptr, in_store), in_store);
+    ASSERT_EQ(pages().idle, in_store);
+    device_->empty_cache();
+    EXPECT_EQ(pages().held, 4U) << in_store;
+    device_->report().check_invariants();
+  }
+}
+
 TEST_F(DeviceMemoryTest, EmptyCacheWaitsForWhatOtherStreamsUse) {
   const DevicePtr a = allocate(2 * kPageBytes);
   free_used_by(a, side_);

@@ -61,6 +61,24 @@ TEST_F(DeviceViewTest, RequestsThatNeedNoNewPageAreLateHits) {
   EXPECT_EQ(device_->report().view().misses, after.misses);
 }
 
+TEST_F(DeviceViewTest, PagesAreCountedSinceTheReset) {
+  free(allocate(6 * kPageBytes));
+  device_->empty_cache();
+  const DevicePtr kept = allocate(4 * kPageBytes);
+  const DeviceCounters before = device_->report().counters();
+  EXPECT_EQ(before.pages_created, 10U);
+  EXPECT_EQ(before.pages_released, 6U);
+  device_->report().reset_accumulated();
+  const DeviceCounters reset = device_->report().counters();
+  EXPECT_EQ(reset.pages_created + reset.pages_released, 0U);
+  allocate(3 * kPageBytes);
+  free(kept);
+  device_->empty_cache();
+  const DeviceCounters after = device_->report().counters();
+  EXPECT_EQ(after.pages_created, 3U);
+  EXPECT_EQ(after.pages_released, 4U);
+}
+
 TEST_F(DeviceViewTest, StrandedBytesAreFreeBytesBesideLiveOnes) {
   const DevicePtr a = allocate(2 * kPageBytes);
   const DevicePtr b = allocate(512);

@@ -369,6 +369,22 @@ TEST_F(LadderTest, PagesThatAreStillUsedHaveNotPassed) {
   EXPECT_EQ(layout_of(kDefaultPool), "F6p | L1p");
 }
 
+// An arena that gave nothing to one request is asked again, also for its only page.
+TEST_F(LadderTest, PagesThatWereStillUsedServeALaterRequest) {
+  AllocatorConfig wanted;
+  wanted.in_flight_share = -1;  // memory grows
+  device_->adjust(wanted);
+  for (const std::size_t count : {1U, 2U}) {
+    const DevicePtr a = allocate(count * kPageBytes, side_);
+    SimGpu::fill(side_, a, 1, 1);
+    free(a);
+    expect_ended_by(LadderStep::kGrow, [&] { allocate(count * kPageBytes); });
+    SimGpu::finish(side_);
+    expect_ended_by(LadderStep::kPassedPages, [&] { allocate(count * kPageBytes); });
+  }
+  EXPECT_EQ(pages().created, 6U);
+}
+
 TEST_F(LadderTest, NoStreamWaitsForAnythingWhereMemoryShallGrow) {
   for (const double share : {0.3, -1.0}) {
     AllocatorConfig wanted;
@@ -546,6 +562,19 @@ TEST_F(LadderTest, OutOfMemoryLeavesTheProgramRunning) {
   EXPECT_EQ(layout_of(kDefaultPool), before);
   free(a);
   allocate(16 * kPageBytes);
+}
+
+TEST_F(LadderTest, AFailureThatAnotherAllocatorServedIsNotCounted) {
+  allocate(10 * kPageBytes);
+  refuse(8 * kPageBytes, stream_);
+  const DeviceCounters before = device_->report().counters();
+  refuse(8 * kPageBytes, stream_);
+  EXPECT_EQ(device_->report().counters().retries, before.retries + 1);
+  device_->forget_failure();
+  const DeviceCounters after = device_->report().counters();
+  EXPECT_EQ(after.out_of_memory, before.out_of_memory);
+  EXPECT_EQ(after.retries, before.retries);
+  EXPECT_EQ(after.ladder, before.ladder);
 }
 
 TEST_F(LadderTest, MoreThanTheDeviceHasCostsNoCachedMemory) {

@@ -1,4 +1,5 @@
 // Scratch that graphs share: the memory of a group, and the exclusive ownership of live memory.
+#include "ferro/driver/error.h"
 #include "ferro/graph/graph_memory.h"
 #include "support/device_fixture.h"
 #include "support/sim_gpu.h"
@@ -7,7 +8,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <optional>
 #include <random>
+#include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace ferro {
@@ -34,8 +40,9 @@ struct Graph {
 
 class ExclusiveGroupsTest : public testing::DeviceFixture {
  protected:
-  explicit ExclusiveGroupsTest(const HandleRules& handles = {})
-      : DeviceFixture(512, SimGpu::kManual, AllocatorConfig{.handles = handles}) {
+  explicit ExclusiveGroupsTest(const HandleRules& handles = {},
+                               const std::string& settings = SimGpu::kManual)
+      : DeviceFixture(512, settings, AllocatorConfig{.handles = handles}) {
     for (const PoolId& pool : kPools) {
       device_->pools().hold(pool);
     }
@@ -448,6 +455,212 @@ TEST_P(ExclusiveGroupsRandom, ResultsAreWhatTheirGraphsWrote) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, ExclusiveGroupsRandom, ::testing::Range(1U, 41U));
+
+// The addresses that are mapped, as far as the events tell.
+class MappedRanges final : public MemoryObserver {
+ public:
+  void on_event(const EventFacts& event) noexcept override {
+    if (event.what == MemoryEvent::kMapped) {
+      ranges_.add(event.ptr, event.size);
+    } else if (event.what == MemoryEvent::kUnmapped) {
+      ranges_.remove(event.ptr, event.size);
+    }
+  }
+  bool has(DevicePtr ptr) const { return ranges_.overlaps(ptr, 1); }
+
+ private:
+  AddressRanges ranges_;
+};
+
+// Two groups with scratch: one of kPools[0] and kPools[1], and one of kPools[2].
+class SleepingGroupsTest : public ExclusiveGroupsTest {
+ protected:
+  static constexpr GroupId kOtherGroup = 2;
+
+  SleepingGroupsTest() : ExclusiveGroupsTest({}, std::string(SimGpu::kManual) + ",devices=2") {
+    device_->set_observer(&observer_);
+    EXPECT_EQ(graphs_->join(kGroup, kPools[0]), SharingResult::kOk);
+    EXPECT_EQ(graphs_->join(kGroup, kPools[1]), SharingResult::kOk);
+    EXPECT_EQ(graphs_->join(kOtherGroup, kPools[2]), SharingResult::kOk);
+    for (const PoolId& pool : kPools) {
+      graphs_of_.push_back(capture(pool, {8 * kPageBytes, kPageBytes, 4 * kPageBytes}));
+    }
+  }
+  ~SleepingGroupsTest() override {
+    testing::FaultyApi::reset();
+    EXPECT_EQ(device_->wake(in(kPools)).result, SleepResult::kOk);
+    device_->set_observer(nullptr);
+  }
+
+  static SleepFilter in(std::span<const PoolId> pools) {
+    const auto has = [pools](const PoolId& id) {
+      return std::ranges::find(pools, id) != pools.end();
+    };
+    return {[has](const SleepFilter::InUse& block) { return has(block.pool); }, has};
+  }
+  void fall_asleep(const SleepFilter& which) {
+    EXPECT_EQ(device_->sleep(which, Sleeper::Contents::kKeep, Sleeper::Want::kWhatCanSleep).result,
+              SleepResult::kOk);
+    device_->report().check_invariants();
+  }
+  // Libraries register memory with devices as the events tell.
+  void expect_events_tell_mappings() {
+    for (const Graph& graph : graphs_of_) {
+      for (const Graph::Range& range : graph.writes) {
+        for (std::size_t at = 0; at < range.size; at += kPageBytes) {
+          unsigned char value = 0;
+          const bool is_mapped = ferro_sim_peek(address_of(range.ptr + at), &value, 1) == 0;
+          ASSERT_EQ(observer_.has(range.ptr + at), is_mapped);
+        }
+      }
+    }
+  }
+  void expect_results(unsigned char first) {
+    for (const Graph& graph : graphs_of_) {
+      expect_bytes(graph, first++);
+    }
+  }
+  void replay_all(unsigned char first) {
+    for (const Graph& graph : graphs_of_) {
+      replay(graph, first++);
+    }
+  }
+
+  MappedRanges observer_;
+  std::vector<Graph> graphs_of_;
+};
+
+TEST_F(SleepingGroupsTest, AGroupWhoseScratchSleepsHasTheSameMembers) {
+  const std::span<const PoolId> members = std::span(kPools).first(2);
+  fall_asleep(in(members));
+  EXPECT_EQ(graphs_->may_join(kGroup, kPools[2]), SharingResult::kAsleep);
+  EXPECT_EQ(graphs_->join(kGroup, kPools[2]), SharingResult::kAsleep);
+  EXPECT_EQ(graphs_->join(kGroup, PoolId{0, 14}), SharingResult::kAsleep) << "a new pool";
+  EXPECT_EQ(graphs_->join(kOtherGroup, kPools[0]), SharingResult::kAsleep);
+  EXPECT_EQ(graphs_->leave(kPools[0]), SharingResult::kAsleep);
+  EXPECT_EQ(graphs_->group_of(kPools[2]), kOtherGroup);
+  EXPECT_EQ(graphs_->group_of(PoolId{0, 14}), std::nullopt);
+  EXPECT_EQ(graphs_->begin_capture(kPools[0]), SharingResult::kAsleep);
+  device_->report().check_invariants();
+  EXPECT_EQ(device_->wake(in(members)).result, SleepResult::kOk);
+  EXPECT_EQ(graphs_->join(kGroup, kPools[2]), SharingResult::kOk);
+  device_->report().check_invariants();
+}
+
+// Each call fails in turn, with either error.
+TEST_F(SleepingGroupsTest, AFailedWakeLeavesAllGroupsAsleep) {
+  replay_all(1);
+  for (const CUresult error : {CUDA_ERROR_UNKNOWN, CUDA_ERROR_OUT_OF_MEMORY}) {
+    fall_asleep(in(kPools));
+    const std::size_t asleep = device_->sleep_view().asleep_bytes;
+    const std::size_t before = held();
+    std::size_t failures = 0;
+    for (std::uint64_t call = 1;; ++call) {
+      testing::FaultyApi::fail_at(call, error);
+      bool is_awake = false;
+      try {
+        is_awake = device_->wake(in(kPools)).result == SleepResult::kOk;
+      } catch (const DriverError&) {  // NOLINT(bugprone-empty-catch): expected
+      }
+      const std::string_view failed = testing::FaultyApi::failed();
+      const bool has_failed = !failed.empty();
+      // The host waits for copies last, when scratch is awake already.
+      const bool is_wait = failed == "cuStreamSynchronize";
+      testing::FaultyApi::reset();
+      device_->report().check_invariants();
+      EXPECT_EQ(SimGpu::used_pages(), held()) << call;
+      if (!has_failed) {
+        EXPECT_TRUE(is_awake);
+        break;
+      }
+      if (is_awake || is_wait) {
+        EXPECT_EQ(device_->wake(in(kPools)).result, SleepResult::kOk);
+        fall_asleep(in(kPools));
+        continue;
+      }
+      ++failures;
+      ASSERT_EQ(device_->sleep_view().asleep_bytes, asleep) << call;
+      ASSERT_EQ(held(), before) << call;
+      for (const PoolId& pool : kPools) {
+        ASSERT_TRUE(device_->is_scratch_asleep(pool)) << call;
+      }
+    }
+    EXPECT_NE(failures, 0U);
+    expect_results(1);
+  }
+}
+
+TEST_F(SleepingGroupsTest, APeerReachesTheirMemoryOnceItIsAwake) {
+  fall_asleep(in(kPools));
+  device_->add_peer(1);
+  EXPECT_EQ(device_->wake(in(kPools)).result, SleepResult::kOk);
+  for (const Graph& graph : graphs_of_) {
+    for (const Graph::Range& range : graph.writes) {
+      CUmemLocation location{};
+      location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+      location.id = 1;
+      unsigned long long flags = 0;
+      SimGpu::expect(SimGpu::api().mem_get_access(&flags, &location, address_of(range.ptr)));
+      EXPECT_EQ(flags, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    }
+  }
+}
+
+// Between its tries another process takes memory, so that a later try creates fewer handles.
+TEST_F(SleepingGroupsTest, EachTryToWakeOnAFullCardLeavesNothing) {
+  replay_all(1);
+  fall_asleep(in(kPools));
+  const std::size_t asleep = device_->sleep_view().asleep_bytes;
+  const std::size_t free_pages = 512 - SimGpu::used_pages();
+  std::vector<DevicePtr> others = {SimGpu::allocate((free_pages - 3) * kPageBytes)};
+  on_shortage_ = [&] {
+    others.push_back(SimGpu::allocate(2 * kPageBytes));
+    return true;
+  };
+  EXPECT_EQ(device_->wake(in(kPools)).result, SleepResult::kOutOfMemory);
+  EXPECT_EQ(others.size(), 2U) << "the program was asked for memory";
+  on_shortage_ = nullptr;
+  device_->report().check_invariants();
+  EXPECT_EQ(device_->sleep_view().asleep_bytes, asleep);
+  EXPECT_EQ(pages().idle, 0U);
+  for (const DevicePtr other : others) {
+    SimGpu::free(other);
+  }
+  EXPECT_EQ(SimGpu::used_pages(), held());
+  EXPECT_EQ(device_->wake(in(kPools)).result, SleepResult::kOk);
+  device_->report().check_invariants();
+  expect_results(1);
+}
+
+// The driver refuses to remove each mapping in turn.
+TEST_F(SleepingGroupsTest, EventsTellWhatIsMappedAlsoAfterRefusals) {
+  expect_events_tell_mappings();
+  const auto refuse_each = [&](auto call) {
+    for (std::uint64_t refused = 1;; ++refused) {
+      testing::FaultyApi::fail_only("cuMemUnmap", refused, CUDA_ERROR_UNKNOWN);
+      call();
+      const bool has_failed = *testing::FaultyApi::failed() != '\0';
+      testing::FaultyApi::reset();
+      expect_events_tell_mappings();
+      if (!has_failed) {
+        return refused;
+      }
+    }
+  };
+  const std::uint64_t tries = refuse_each([&] {
+    fall_asleep(in(kPools));
+    expect_events_tell_mappings();
+    EXPECT_EQ(device_->wake(in(kPools)).result, SleepResult::kOk);
+  });
+  EXPECT_GT(tries, kPools.size());
+  free_everything();
+  for (const PoolId& pool : kPools) {
+    EXPECT_TRUE(device_->pools().release(pool));
+    graphs_->on_last_release(pool);
+  }
+  EXPECT_GT(refuse_each([&] { device_->empty_cache(); }), 1U);
+  EXPECT_EQ(SimGpu::used_pages(), 0U);
+}
 
 }  // namespace exclusive_groups_test
 }  // namespace ferro

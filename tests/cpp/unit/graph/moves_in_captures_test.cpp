@@ -233,6 +233,28 @@ TEST_F(MovesInCapturesTest, MemoryThatTheCaptureFreesDoesNotMoveWhileEagerWorkUs
   end();
 }
 
+// A busy device has enough points, so that an announcement records none.
+TEST_F(MovesInCapturesTest, MemoryFromRightBeforeTheCaptureDoesNotCountAsItsOwn) {
+  const DevicePtr busy = allocate(kPageBytes, side_);
+  SimGpu::fill(side_, busy, 1, 1);
+  const Range result = take(4 * kPageBytes);
+  take(kPageBytes);
+  while (device_->parts().timeline.points() < 2) {
+    ASSERT_TRUE(device_->parts().timeline.record());
+  }
+  const Range eager = take(2 * kPageBytes);
+  SimGpu::fill(side_, eager.ptr, 1, 1);
+  SimGpu::fill(side_, result.ptr, 1, 1);
+  const Epoch before_capture = device_->parts().timeline.now();
+  begin();
+  EXPECT_GT(device_->parts().timeline.now(), before_capture);
+  free(eager.ptr);
+  const std::size_t before = held();
+  take(8 * kPageBytes);
+  EXPECT_EQ(held(), before + 8);
+  end();
+}
+
 TEST_F(MovesInCapturesTest, MemoryMovesOnceItsEagerUsesAreOver) {
   const Range result = leave_result_in_use();
   free(result.ptr);
@@ -319,6 +341,23 @@ TEST_F(MovesInCapturesTest, ACaptureForbidsToRemoveThem) {
   end(kOther);
   device_->empty_cache();
   EXPECT_EQ(held(), 0U);
+}
+
+// Else another pool would get pages that the old addresses still reach.
+TEST_F(MovesInCapturesTest, PagesStayWhileTheDriverKeepsTheirOldAddresses) {
+  capture();
+  free_everything();
+  release_pool(kPool);
+  FaultyApi::fail_only("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN);
+  device_->empty_cache();
+  EXPECT_STREQ(FaultyApi::failed(), "cuMemUnmap");
+  FaultyApi::reset();
+  EXPECT_EQ(held(), kDead + kAlive);
+  EXPECT_EQ(SimGpu::used_pages(), held());
+  device_->report().check_invariants();
+  device_->empty_cache();
+  EXPECT_EQ(held(), 0U);
+  EXPECT_EQ(SimGpu::used_pages(), 0U);
 }
 
 TEST_F(MovesInCapturesTest, AFailedCaptureLeavesAddressesToEarlierGraphs) {
@@ -414,6 +453,22 @@ TEST_F(MovesInCapturesTest, AMemberWithLessScratchGetsTheirs) {
   release_pool(kOther);
   device_->empty_cache();
   EXPECT_EQ(held(), 0U);
+}
+
+TEST_F(MovesInCapturesTest, APoolEstimatesWhatItsMovedPagesWouldShare) {
+  const Graph graph = capture();
+  free(graph.last.ptr);
+  begin(kOther);
+  free(take(2 * kDead * kPageBytes, kOther).ptr);
+  end(kOther);
+  // A handle with two addresses counts once.
+  EXPECT_EQ(graphs_->bytes_if_joined({{kPool}}).scratch, kDead * kPageBytes);
+  const GroupBytes joined = graphs_->bytes_if_joined({{kPool, kOther}});
+  EXPECT_EQ(joined.scratch, 3 * kDead * kPageBytes);
+  EXPECT_EQ(joined.set, 2 * kDead * kPageBytes);
+  ASSERT_EQ(graphs_->join(kGroup, kOther), SharingResult::kOk);
+  ASSERT_EQ(graphs_->join(kGroup, kPool), SharingResult::kOk);
+  EXPECT_EQ(graphs_->bytes_of(kGroup).set, joined.set);
 }
 
 TEST_F(MovesInCapturesTest, LiveMemoryIsNotShared) {

@@ -4,8 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
+#include <memory>
+#include <string_view>
 #include <thread>
+#include <utility>
 
 namespace ferro {
 namespace pool_router_test {
@@ -15,6 +19,9 @@ using testing::SimGpu;
 class PoolRouterTest : public testing::DeviceFixture {
  protected:
   static constexpr PoolId kOther{4, 0};
+
+  explicit PoolRouterTest(AllocatorConfig config = {})
+      : DeviceFixture(16, SimGpu::kManual, std::move(config)) {}
 
   PoolRouter::Filter only(StreamId stream) {
     return [stream](StreamId asked) { return asked == stream; };
@@ -355,6 +362,43 @@ TEST_F(PoolRouterTest, AnotherThreadIsRefusedOnceTheCaptureBegins) {
   EXPECT_TRUE(router.end(kGraphPool));
 }
 
+// A thread that waited for a diversion and was refused has not used up the patience of the next.
+TEST_F(PoolRouterTest, ARefusedThreadWaitsAgainForTheEndOfTheCapture) {
+  constexpr auto kPatience = std::chrono::seconds(1);
+  PoolRouter router(*device_, FailedGraphs::kForget, kPatience);
+  std::atomic<int> looks{0};
+  ASSERT_TRUE(router.begin(kGraphPool, captured_with(stream_), stream_));
+  testing::FaultyApi::set_watcher([&, first = std::this_thread::get_id()](const char* symbol) {
+    looks += std::this_thread::get_id() != first &&
+                     std::string_view(symbol) == "cuStreamGetCaptureInfo_v3"
+                 ? 1
+                 : 0;
+  });
+  // Begins on another thread. `then` runs here once that thread waits, or has not waited.
+  const auto begin_and = [&](bool expected, auto then) {
+    looks = 0;
+    std::atomic<bool> has_begun{false};
+    std::thread other([&] {
+      SimGpu::make_current();
+      EXPECT_EQ(router.begin(kGraphPool, only(side_), side_), expected);
+      has_begun = true;
+    });
+    while (looks < 2 && !has_begun) {
+      std::this_thread::yield();
+    }
+    then();
+    other.join();
+  };
+  begin_and(false, [&] { SimGpu::begin_capture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED); });
+  std::this_thread::sleep_for(kPatience);
+  SimGpu::end_capture(stream_);
+  begin_and(true, [&] { EXPECT_TRUE(router.end(kGraphPool)); });
+  testing::FaultyApi::set_watcher(nullptr);
+  EXPECT_TRUE(router.take_released().empty()) << "the capture has succeeded";
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), 2) << "both hold it";
+  EXPECT_TRUE(router.end(kGraphPool));
+}
+
 TEST_F(PoolRouterTest, ARunningCaptureOfAnEndedThreadIsNotDropped) {
   on_another_thread([this] {
     ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
@@ -427,6 +471,8 @@ TEST_F(DiversionOfGoneStreamTest, AnAllocationOfItsOwnShowsThatItIsThere) {
 
 class MarkedCapturesTest : public PoolRouterTest {
  protected:
+  MarkedCapturesTest() : MarkedCapturesTest(std::make_shared<CaptureCount>()) {}
+
   // Private pools release nothing while a capture counts as running.
   bool captures_count() {
     device_->pools().hold(kOther);
@@ -435,6 +481,12 @@ class MarkedCapturesTest : public PoolRouterTest {
     device_->empty_cache();
     return device_->pools().use_count(kOther) == 0;
   }
+
+  const std::shared_ptr<CaptureCount> captures_of_process_;
+
+ private:
+  explicit MarkedCapturesTest(const std::shared_ptr<CaptureCount>& captures)
+      : PoolRouterTest({.captures_of_process = captures}), captures_of_process_(captures) {}
 };
 
 TEST_F(MarkedCapturesTest, WithoutMarksACaptureCountsFromItsDiversionOn) {
@@ -466,6 +518,43 @@ TEST_F(MarkedCapturesTest, AMarkLeftBehindEndsWithTheDiversion) {
   router_.mark_capture_end();
   router_.mark_capture_end();
   EXPECT_FALSE(captures_count());
+}
+
+// Each change is published at once: no later change may be needed for the device to see it.
+TEST_F(MarkedCapturesTest, TheDeviceSeesEachBeginAndEnd) {
+  struct Counts {
+    int running;
+    int announced;
+  };
+  const auto expect = [this](Counts expected, const char* after) {
+    EXPECT_EQ(device_->parts().captures.load(), expected.running) << after;
+    EXPECT_EQ(captures_of_process_->load(), expected.announced) << after;
+  };
+  ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
+  expect({1, 1}, "the first diversion, before any mark");
+  SimGpu::begin_capture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED);
+  router_.mark_capture_begin();
+  expect({1, 1}, "a mark");
+  ASSERT_TRUE(router_.begin(kOther, captured_with(side_), side_));
+  expect({1, 2}, "a diversion whose capture is not marked yet");
+  SimGpu::begin_capture(side_, CU_STREAM_CAPTURE_MODE_RELAXED);
+  router_.mark_capture_begin();
+  expect({2, 2}, "its mark");
+  SimGpu::end_capture(side_);
+  router_.mark_capture_end();
+  expect({1, 2}, "the end of a marked capture");
+  router_.note_capture_over(kOther);
+  expect({1, 1}, "its diversion's capture is over");
+  EXPECT_TRUE(router_.end(kOther));
+  expect({1, 1}, "the end of its diversion");
+  SimGpu::end_capture(stream_);
+  router_.mark_capture_end();
+  expect({0, 1}, "the end of the last marked capture");
+  EXPECT_TRUE(router_.end(kGraphPool));
+  expect({0, 0}, "the end of the last diversion");
+  ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
+  expect({0, 1}, "an unmarked capture after the first mark");
+  EXPECT_TRUE(router_.end(kGraphPool));
 }
 
 TEST_F(MarkedCapturesTest, ADiversionOfAStreamIsNoCaptureWhateverIsMarked) {

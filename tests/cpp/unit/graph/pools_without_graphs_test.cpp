@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 namespace ferro {
@@ -161,6 +162,27 @@ TEST_F(PoolsWithoutGraphsTest, ACaptureElsewhereLetsPassedPagesMove) {
   take(4);
   EXPECT_EQ(moved(kept[0]), before + 4);
   SimGpu::abandon_capture(capturing);
+  device_->set_captures(0);
+}
+
+// While another stream captures, the driver answers for the default stream as if it captured too.
+TEST_F(PoolsWithoutGraphsTest, TheDefaultStreamUsesItsMemoryBesideACapture) {
+  device_->set_captures(1);
+  const DevicePtr ptr = take(4, kLegacyStream);
+  SimGpu::fill(kLegacyStream, ptr, 1, kPageBytes);
+  CUstream blocking = nullptr;
+  SimGpu::expect(SimGpu::api().stream_create(&blocking, CU_STREAM_DEFAULT));
+  const auto capturing = static_cast<StreamId>(reinterpret_cast<std::uint64_t>(blocking));
+  SimGpu::begin_capture(capturing, CU_STREAM_CAPTURE_MODE_RELAXED);
+  ASSERT_EQ(device_->driver().capture_info(kLegacyStream).status, CaptureStatus::kActive);
+  free(ptr);
+  const DevicePtr other = take(4, side_);
+  EXPECT_EQ(pages().created, 8U);
+  SimGpu::fill(side_, other, 2, kPageBytes);
+  SimGpu::finish(side_);
+  SimGpu::abandon_capture(capturing);
+  SimGpu::finish_all();
+  EXPECT_EQ(SimGpu::peek(other), 2);
   device_->set_captures(0);
 }
 

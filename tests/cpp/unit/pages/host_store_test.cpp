@@ -7,8 +7,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
 #include <numeric>
 #include <random>
+#include <unistd.h>
 #include <vector>
 
 namespace ferro {
@@ -72,6 +74,30 @@ TEST_F(HostStoreTest, WhatIsFreeServesInPieces) {
   store_.put(both);
   store_.put(second);
   EXPECT_EQ(store_.trim(), 12 * kMiB);
+}
+
+// The bytes of memory that the process has.
+std::size_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  std::size_t all = 0;
+  std::size_t resident = 0;
+  file >> all >> resident;
+  return resident * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+// A sleep makes the next segment while it fills the last one. If it fails, it needs no more.
+TEST_F(HostStoreTest, ATrimReleasesASegmentThatWasMadeInAdvance) {
+  constexpr std::size_t kSegment = kGiB;
+  constexpr std::size_t kNext = 256 * kMiB;
+  if (available_host_bytes().value_or(4 * kGiB) < 2 * (kSegment + kNext)) {
+    GTEST_SKIP() << "needs " << 2 * (kSegment + kNext) / kMiB << " MiB of host memory";
+  }
+  const std::size_t before = resident_bytes();
+  store_.put(take(2 * kMiB, kSegment + kNext - 2 * kMiB));
+  EXPECT_EQ(store_.held_bytes(), kSegment);
+  EXPECT_EQ(store_.trim(), kSegment);
+  EXPECT_LT(resident_bytes(), before + kNext / 2);
+  EXPECT_EQ(store_.trim(), 0U);
 }
 
 }  // namespace host_store_test

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 namespace ferro {
 namespace report_test {
@@ -197,6 +198,24 @@ OutOfMemoryFacts beside_another(std::size_t cached) {
   facts.previous_held = 40 * kGiB;
   facts.previous_live = 40 * kGiB - cached;
   return facts;
+}
+
+// Of the memory held, only what is idle is room for the request.
+TEST(ShortfallTest, MemoryInAnyUseButIdleIsMissing) {
+  const std::pair<const char*, std::size_t OutOfMemoryFacts::*> uses[] = {
+      {"live", &OutOfMemoryFacts::live},
+      {"pending", &OutOfMemoryFacts::pending},
+      {"free in the default pool", &OutOfMemoryFacts::free_default},
+      {"free in private pools", &OutOfMemoryFacts::free_private},
+      {"scratch of graphs", &OutOfMemoryFacts::scratch},
+  };
+  for (const auto& [name, use] : uses) {
+    OutOfMemoryFacts facts = full_card();
+    facts.live -= 2 * kGiB;
+    EXPECT_EQ(shortfall(facts), kGiB) << "idle";
+    facts.*use += 2 * kGiB;
+    EXPECT_EQ(shortfall(facts), 3 * kGiB) << name;
+  }
 }
 
 TEST(PreviousAllocatorTest, ItsLiveMemoryIsTheProgramsOwn) {

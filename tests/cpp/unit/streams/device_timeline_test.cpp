@@ -201,6 +201,22 @@ TEST_F(DeviceTimelineTest, PointsThatHavePassedLeaveTheirEventsToLaterOnes) {
   EXPECT_EQ(FaultyApi::calls(), 1U);
 }
 
+TEST_F(DeviceTimelineTest, AThreadWhoseWaitFailedKeepsNoEvent) {
+  for (int i = 0; i < 3; ++i) {
+    work_on(stream_);
+    FaultyApi::fail_only("cuEventSynchronize", 1, CUDA_ERROR_UNKNOWN);
+    EXPECT_THROW(timeline_.wait_for_all(), DriverError);
+  }
+  SimGpu::finish(stream_);
+  timeline_.update();
+  FaultyApi::fail_only("cuEventCreate", 0, CUDA_SUCCESS);
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_TRUE(timeline_.record());
+    timeline_.update();
+  }
+  EXPECT_EQ(FaultyApi::calls(), 0U) << "events of points that have passed serve the next";
+}
+
 TEST_F(DeviceTimelineTest, AThreadThatWaitsKeepsItsEvent) {
   work_on(stream_);
   ASSERT_TRUE(timeline_.record());

@@ -318,6 +318,13 @@ TEST_F(TimelineDevicesTest, ARefusedHostWaitLeavesTheEpochOpen) {
   FaultyApi::reset();
   SimGpu::finish(second_);
   EXPECT_TRUE(timeline_.wait(freed));
+  timeline_.update();
+  FaultyApi::fail_only("cuEventCreate", 0, CUDA_SUCCESS);
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_TRUE(timeline_.record());
+    timeline_.update();
+  }
+  EXPECT_EQ(FaultyApi::calls(), 0U) << "a failed wait keeps no events";
 }
 
 // After an error such as a failed assertion of a kernel, every call about that device's context fails.
