@@ -450,7 +450,7 @@ template <typename Visit>
 void for_each_tensor(const c10::IValue& value, const Visit& visit) {
   if (value.isTensor()) {
     visit(value.toTensor(), 0);
-  } else if (value.isList() && (value.isTensorList() || value.isOptionalTensorList())) {
+  } else if (value.isList()) {
     std::size_t i = 0;
     for (const c10::IValue& element : value.toListRef()) {
       if (element.isTensor()) {

@@ -21,6 +21,11 @@ using Arguments = c10::ArrayRef<c10::IValue>;
 
 namespace {
 
+bool has_tensors(Arguments list) {
+  return std::any_of(list.begin(), list.end(),
+                     [](const c10::IValue& element) { return element.isTensor(); });
+}
+
 // While it exists, numbers of no other type have this one. The program may have changed it since an
 // operator was recorded.
 class UnderDefaultType {
@@ -79,24 +84,24 @@ bool HostOperator::take_arguments(Arguments arguments, const std::vector<Operand
   for (const c10::IValue& argument : arguments) {
     if (argument.isTensor()) {
       arguments_.emplace_back(take(argument.toTensor()));
-    } else if (argument.isList() && argument.isTensorList()) {
+    } else if (argument.isDevice()) {
+      arguments_.emplace_back(c10::Device(c10::kCPU));
+    } else if (argument.isGenerator()) {
+      arguments_.emplace_back();
+    } else if (!argument.isList() || !has_tensors(argument.toListRef())) {
+      arguments_.push_back(argument);
+    } else if (argument.isTensorList()) {
       c10::List<at::Tensor> list;
       for (const c10::IValue& tensor : argument.toListRef()) {
         list.push_back(take(tensor.toTensor(), list.size()));
       }
       arguments_.emplace_back(std::move(list));
-    } else if (argument.isList() && argument.isOptionalTensorList()) {
+    } else {
       c10::List<std::optional<at::Tensor>> list;
       for (const auto& tensor : argument.toOptionalTensorVector()) {
         list.push_back(tensor ? std::optional(take(*tensor, list.size())) : std::nullopt);
       }
       arguments_.emplace_back(std::move(list));
-    } else if (argument.isDevice()) {
-      arguments_.emplace_back(c10::Device(c10::kCPU));
-    } else if (argument.isGenerator()) {
-      arguments_.emplace_back();
-    } else {
-      arguments_.push_back(argument);
     }
     ++place;
   }
