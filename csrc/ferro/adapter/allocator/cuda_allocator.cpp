@@ -322,7 +322,7 @@ AllocateResult CudaAllocator::allocate_unannounced(Device& owner, c10::DeviceInd
     if (borrowed == nullptr) {
       fail_allocation(owner, index, pool, stream, request, *result.failure);
     }
-    owner.core.forget_failure();
+    owner.core.forget_failure(*result.failure);
     result = {to_device_ptr(borrowed), request.size, nullptr};
   }
   return result;

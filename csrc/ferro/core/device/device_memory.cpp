@@ -178,10 +178,14 @@ AllocateResult DeviceMemory::out_of_memory(std::size_t wanted, bool no_addresses
   return {kNull, 0, std::move(failure)};
 }
 
-void DeviceMemory::forget_failure() {
+void DeviceMemory::forget_failure(const OutOfMemoryFacts& failure) {
   const RecursiveMutexLock lock(climb_mutex_);
   const auto decrement = [](std::uint64_t& count) { count -= std::min<std::uint64_t>(count, 1); };
   decrement(counters_.ended_by(LadderStep::kOutOfMemory));
+  if (failure.rejected_beyond) {
+    decrement(counters_.rejected);
+    return;
+  }
   decrement(counters_.out_of_memory);
   decrement(counters_.retries);
 }

@@ -67,8 +67,8 @@ class DeviceMemory {
     }
     return climb(heap, request);
   }
-  // The previous allocator served the last failed request, so it does not count as a failure.
-  void forget_failure() FERRO_EXCLUDES(climb_mutex_);
+  // The previous allocator served the request that failed so, and it does not count as a failure.
+  void forget_failure(const OutOfMemoryFacts& failure) FERRO_EXCLUDES(climb_mutex_);
   // Allocates at exactly `ptr`, an address of that pool and stream. kNull without a failure: some
   // byte is in use or of another arena, or memory is short.
   AllocateResult allocate_at(const PoolId& pool, StreamId stream, DevicePtr ptr,

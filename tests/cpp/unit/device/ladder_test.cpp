@@ -566,15 +566,22 @@ TEST_F(LadderTest, OutOfMemoryLeavesTheProgramRunning) {
 
 TEST_F(LadderTest, AFailureThatAnotherAllocatorServedIsNotCounted) {
   allocate(10 * kPageBytes);
-  refuse(8 * kPageBytes, stream_);
-  const DeviceCounters before = device_->report().counters();
-  refuse(8 * kPageBytes, stream_);
-  EXPECT_EQ(device_->report().counters().retries, before.retries + 1);
-  device_->forget_failure();
-  const DeviceCounters after = device_->report().counters();
-  EXPECT_EQ(after.out_of_memory, before.out_of_memory);
-  EXPECT_EQ(after.retries, before.retries);
-  EXPECT_EQ(after.ladder, before.ladder);
+  for (const bool is_rejected : {false, true}) {
+    rejection_limit_ = is_rejected ? 12 * kPageBytes : PageStore::kNoLimit;
+    refuse(8 * kPageBytes, stream_);
+    const DeviceCounters before = device_->report().counters();
+    const auto failure = refuse(8 * kPageBytes, stream_);
+    EXPECT_EQ(failure->rejected_beyond.has_value(), is_rejected);
+    const DeviceCounters refused = device_->report().counters();
+    EXPECT_EQ(refused.retries, before.retries + (is_rejected ? 0 : 1));
+    EXPECT_EQ(refused.rejected, before.rejected + (is_rejected ? 1 : 0));
+    device_->forget_failure(*failure);
+    const DeviceCounters after = device_->report().counters();
+    EXPECT_EQ(after.out_of_memory, before.out_of_memory);
+    EXPECT_EQ(after.retries, before.retries);
+    EXPECT_EQ(after.rejected, before.rejected);
+    EXPECT_EQ(after.ladder, before.ladder);
+  }
 }
 
 TEST_F(LadderTest, MoreThanTheDeviceHasCostsNoCachedMemory) {
