@@ -455,8 +455,8 @@ REST = (
     Part("fuzz", "the same instructions under libFuzzer", fuzz, 40),
     Part("clients", f"real programs: {', '.join(SOME_CLIENTS)}", of_clients(SOME_CLIENTS), 180),
     Part("torch-newest", f"torch {NEWEST}", of_versions([NEWEST]), 260),
-    Part("clients-more", ", ".join(OTHER_CLIENTS), of_clients(OTHER_CLIENTS), 1_800),
-    Part("torch-others", f"torch {', '.join(OTHERS)}", of_versions(OTHERS), 1_500),
+    Part("clients-more", ", ".join(OTHER_CLIENTS), of_clients(OTHER_CLIENTS), 700),
+    Part("torch-others", f"torch {', '.join(OTHERS)}", of_versions(OTHERS), 600),
     Part("wheels", "a wheel for each torch, installed alone", of_wheels, 1_500),
 )
 GROUPS = {
