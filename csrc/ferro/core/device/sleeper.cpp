@@ -277,12 +277,13 @@ bool Sleeper::back_all(std::vector<Run>& runs, const SleepFilter& which, SleepOu
       }
       begin_to_load(run, outcome);
     }
+    if (outcome.saved_bytes != 0) {
+      parts_.driver.wait_for_copies();
+    }
+    // Last, because it cannot be undone.
     if (parts_.graphs != nullptr && !parts_.graphs->wake_scratch(which)) {
       put_back(runs);
       return false;
-    }
-    if (outcome.saved_bytes != 0) {
-      parts_.driver.wait_for_copies();
     }
   } catch (const InternalError&) {
     throw;
