@@ -187,7 +187,8 @@ void Recipe::run_alone() {
   }
 }
 
-const ferro_sim_contents_kind Value::kKind = {&Value::bytes_of, &Value::destroy};
+const ferro_sim_contents_kind Value::kKind = {&Value::bytes_of, &Value::destroy,
+                                              &Value::computed_bytes_of};
 
 Value::Value() {
   kind = &kKind;
@@ -300,6 +301,11 @@ void Value::drop() {
 const void* Value::bytes_of(ferro_sim_contents* self) {
   const at::Tensor& computed = static_cast<Value*>(self)->compute();
   return computed.defined() ? computed.const_data_ptr() : nullptr;
+}
+
+std::size_t Value::computed_bytes_of(ferro_sim_contents* self) {
+  const at::Tensor& computed = static_cast<Value*>(self)->computed_;
+  return computed.defined() ? computed.nbytes() : 0;
 }
 
 void Value::destroy(ferro_sim_contents* self) {

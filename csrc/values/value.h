@@ -103,6 +103,7 @@ class Value : public ferro_sim_contents {
   Value();
   ~Value();
   static const void* bytes_of(ferro_sim_contents* self);
+  static std::size_t computed_bytes_of(ferro_sim_contents* self);
   static void destroy(ferro_sim_contents* self);
   static const ferro_sim_contents_kind kKind;
   std::optional<at::Tensor> lay_out(const at::Tensor& result);

@@ -26,6 +26,8 @@ struct ferro_sim_contents_kind {
   const void* (*bytes)(struct ferro_sim_contents* self);
   /* Called when the last reference is gone. */
   void (*destroy)(struct ferro_sim_contents* self);
+  /* How many bytes are computed, so that `bytes` costs nothing; 0 if they are not. Null: always 0. */
+  size_t (*computed)(struct ferro_sim_contents* self);
 };
 
 /* What is known about contents without their bytes. */

@@ -15,6 +15,7 @@ constexpr ferro_sim_contents_kind kHostBytes = {
       return static_cast<HostBytes*>(self)->held.get();
     },
     [](ferro_sim_contents* self) { delete static_cast<HostBytes*>(self); },
+    nullptr,
 };
 
 }  // namespace

@@ -42,6 +42,12 @@ class ContentsRef {
   const std::byte* bytes() const {
     return is_zeros() ? nullptr : static_cast<const std::byte*>(contents_->kind->bytes(contents_));
   }
+  // The number of its bytes if they are computed, else 0.
+  std::size_t computed() const {
+    return is_zeros() || contents_->kind->computed == nullptr
+               ? 0
+               : contents_->kind->computed(contents_);
+  }
 
  private:
   ferro_sim_contents* contents_ = nullptr;

@@ -43,6 +43,17 @@ class HeldRanges {
            range(at).held == held;
   }
 
+  // Calls `visit(begin, bytes, held, offset)` for the whole range that contains this place, if there
+  // is one.
+  template <typename Visit>
+  void visit_range_at(std::uint64_t place, const Visit& visit) const {
+    const Place at = first_ending_after(place);
+    if (!is_end(at) && range(at).begin <= place) {
+      const Range& there = range(at);
+      visit(there.begin, static_cast<std::size_t>(there.end - there.begin), there.held,
+            there.offset);
+    }
+  }
   // Calls `visit(begin, bytes, held, offset)` for each part of the range that holds something, in
   // order, until it returns false.
   template <typename Visit>

@@ -267,18 +267,48 @@ void PhysicalMemory::place(std::size_t offset, std::size_t bytes, const Contents
 }
 
 void PhysicalMemory::compute(std::size_t offset, std::size_t bytes) {
+  struct Part {
+    std::size_t at;
+    std::size_t bytes;
+    ContentsRef contents;
+    std::size_t skipped;
+  };
+  std::vector<Part> small;
   std::vector<std::pair<std::size_t, std::size_t>> failed;
-  contents_.for_each_part(
+  contents_.for_each_held(
       offset, bytes,
       [&](std::size_t at, std::size_t part, const ContentsRef& contents, std::size_t) {
         if (!contents.is_zeros() && contents.bytes() == nullptr) {
           failed.emplace_back(at, part);
+          return true;
         }
-      },
-      [](std::size_t, std::size_t) {});
+        contents_.visit_range_at(at, [&](std::size_t begin, std::size_t all,
+                                         const ContentsRef& held, std::size_t skipped) {
+          if (is_small_part(held, all)) {
+            small.push_back({begin, all, held, skipped});
+          }
+        });
+        return true;
+      });
+  for (const Part& part : small) {
+    detach(part.at, part.bytes, part.contents, part.skipped);
+  }
   for (const auto& [at, part] : failed) {
     clear(at, part);
     mark(at, part, FERRO_SIM_UNKNOWN);
+  }
+}
+
+void PhysicalMemory::detach(std::size_t offset, std::size_t bytes, const ContentsRef& contents,
+                            std::size_t at) {
+  const std::byte* from = contents.bytes() + at;
+  contents_.remove(offset, bytes);
+  for_each_piece(offset, bytes, [&](std::size_t within, std::size_t piece) {
+    std::memcpy(open(within, piece), from, piece);
+    from += piece;
+  });
+  if (contents.get()->origin.identity != 0) {
+    originate(offset, bytes, contents.get()->origin, at);
   }
 }
 
@@ -480,7 +510,9 @@ void PhysicalMemory::copy(std::size_t to, const PhysicalMemory& source, std::siz
       });
   for (const Part& part : parts) {
     if (part.held) {
-      hold(to + (part.at - from), part.bytes, part.contents, part.skipped);
+      if (!backed_ || !is_small_part(part.contents, part.bytes)) {
+        hold(to + (part.at - from), part.bytes, part.contents, part.skipped);
+      }
       continue;
     }
     for_each_piece(part.at, part.bytes, [&](std::size_t at, std::size_t piece) {
@@ -492,6 +524,11 @@ void PhysicalMemory::copy(std::size_t to, const PhysicalMemory& source, std::siz
     });
   }
   knowledge_.copy(to, source.knowledge_, from, bytes);
+  for (const Part& part : parts) {
+    if (backed_ && part.held && is_small_part(part.contents, part.bytes)) {
+      detach(to + (part.at - from), part.bytes, part.contents, part.skipped);
+    }
+  }
 }
 
 template <typename Visit>

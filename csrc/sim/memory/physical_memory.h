@@ -82,7 +82,9 @@ class PhysicalMemory {
   // The same in memory of this process only, and each byte keeps its certainty.
   void exchange(std::size_t offset, std::size_t bytes, const ContentsRef& contents, std::size_t at);
   bool is_shared() const { return shared_ != nullptr; }
-  // Computes the contents of the range. Contents that cannot be computed become unknown zeros.
+  // Computes the contents of the range. Contents that cannot be computed become unknown zeros. If
+  // memory has only a small part of large contents there, it becomes plain bytes, as in copies, so
+  // that it does not hold the rest.
   void compute(std::size_t offset, std::size_t bytes);
   // Appends the pieces behind the range, each with a reference for the caller. Bytes in host memory
   // become contents. After that, large writes become contents at once, because they are likely to
@@ -115,6 +117,7 @@ class PhysicalMemory {
   std::size_t host_bytes() const;
 
  private:
+  static constexpr std::size_t kSmallShare = 8;
   struct Shared {};
   PhysicalMemory(Shared, std::size_t bytes) : capacity_(bytes), allocated_(bytes), backed_(false) {}
 
@@ -140,6 +143,13 @@ class PhysicalMemory {
   std::byte* place(std::size_t slot) const;
   std::vector<std::size_t>& free_slots(bool large_pages);
   std::size_t take_slot(bool large_pages);
+  // Is it so small a part of computed contents that its own bytes take much less host memory?
+  static bool is_small_part(const ContentsRef& contents, std::size_t bytes) {
+    return bytes <= contents.computed() / kSmallShare;
+  }
+  // Makes the range plain bytes, those of the contents. Each keeps its certainty, and the origin is
+  // that of the contents.
+  void detach(std::size_t offset, std::size_t bytes, const ContentsRef& contents, std::size_t at);
   // The contents alone.
   void place(std::size_t offset, std::size_t bytes, const ContentsRef& contents, std::size_t at);
   // Zeros the range, and returns whole host pages.

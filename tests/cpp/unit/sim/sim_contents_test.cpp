@@ -31,6 +31,10 @@ constexpr ferro_sim_contents_kind kDrawn = {
       ++*static_cast<Drawn*>(self)->destroyed;
       delete static_cast<Drawn*>(self);
     },
+    [](ferro_sim_contents* self) -> std::size_t {
+      auto* const drawn = static_cast<Drawn*>(self);
+      return drawn->computed > 0 ? drawn->all.size() : 0;
+    },
 };
 
 Drawn* draw(std::size_t bytes, unsigned seed, int* destroyed) {
@@ -188,6 +192,36 @@ Sources sources_of(PhysicalMemory& memory, std::size_t at, std::size_t bytes) {
     }
   }
   return all;
+}
+
+TEST(SimContents, SmallPartsThatAreComputedDoNotHoldTheRest) {
+  for (const bool is_read_first : {true, false}) {
+    int destroyed = 0;
+    PhysicalMemory memory(4 * kBytes, true);
+    ASSERT_TRUE(memory.allocate(4 * kBytes).has_value());
+    Drawn* const drawn = draw(kBytes, 3, &destroyed);
+    drawn->origin.identity = 9;
+    const std::vector<std::byte> all = drawn->all;
+    memory.hold(0, kBytes, ContentsRef(drawn), 0);
+    memory.mark(100, 50, FERRO_SIM_DRAWN);
+    if (is_read_first) {
+      memory.compute(0, 1);
+      memory.compute(1000, 4);
+      EXPECT_EQ(memory.held_parts(), 1U) << "reads do not split it";
+    }
+    const std::size_t small = kBytes / 8;
+    memory.copy(kBytes + 7, memory, 100, small);
+    memory.compute(kBytes + 7, small);
+    memory.discard(0, kBytes);
+    EXPECT_EQ(destroyed, 1);
+    std::vector<std::byte> read(small);
+    memory.read(kBytes + 7, read.data(), small);
+    EXPECT_TRUE(std::equal(read.begin(), read.end(), all.begin() + 100));
+    EXPECT_EQ(sources_of(memory, kBytes + 7, 1)[0],
+              (std::pair<std::uint64_t, std::size_t>(9, 100)));
+    EXPECT_EQ(memory.knowledge().least_certainty(kBytes + 7, 50), FERRO_SIM_DRAWN);
+    EXPECT_EQ(memory.knowledge().least_certainty(kBytes + 57, small - 50), FERRO_SIM_KNOWN);
+  }
 }
 
 TEST(SimOrigins, AgreeWithAListOfBytes) {
