@@ -23,6 +23,7 @@ TO_INTEGERS = {"int", "bool", "ceil", "floor", "trunc"}
 SIZES = {"arange", "range", "linspace", "logspace"}
 OF_INTEGERS = {"argmax", "argmin", "argsort", "bool", "byte", "int", "long", "nonzero", "short"}
 """Methods of a tensor on the host, whose numbers then are those of integers."""
+OF_FLOATS = {"double", "float", "half", "mean", "std", "var"}
 ENDS = {"print", "format", "str", "repr", "len", "type", "isinstance", "hasattr", "id"}
 # Unknown numbers are assumed to be finite.
 ENDS |= {"isfinite", "isnan", "isinf"}
@@ -38,6 +39,7 @@ ENDING_ATTRIBUTES = {
     "format",
 }
 FILLS = {"append", "add", "extend", "insert", "appendleft"}
+OF_DICTIONARIES = {"get", "items", "pop", "values"}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 DISPLAYS = (ast.Set, ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 
@@ -71,6 +73,8 @@ class Source:
         self._loads: defaultdict[str, list[ast.expr]] = defaultdict(list)
         self._stored: defaultdict[ast.AST, set[str]] = defaultdict(set)
         """The names that each function binds."""
+        self._outer: dict[tuple[ast.AST, str], ast.AST] = {}
+        """The functions and modules of names that are global or nonlocal in a function."""
         for node in ast.walk(tree):
             for child in ast.iter_child_nodes(node):
                 self._parents[child] = node
@@ -84,6 +88,13 @@ class Source:
                     self._stored[self._function(node)].add(node.id)
             elif isinstance(node, ast.arg):
                 self._stored[self._function(node)].add(node.arg)
+        for node in self._parents:
+            if isinstance(node, ast.Global | ast.Nonlocal):
+                inner = self._function(node)
+                for name in node.names:
+                    self._stored[inner].discard(name)
+                    outer = tree if isinstance(node, ast.Global) else self._enclosing(inner, name)
+                    self._outer[inner, name] = outer
 
     def use_of_read(self, end: End) -> Outcome:
         """Of the number that the call which ends there reads."""
@@ -104,6 +115,14 @@ class Source:
         while not isinstance(node, (*FUNCTIONS, ast.Module)):
             node = self._parents[node]
         return node
+
+    def _enclosing(self, function: ast.AST, name: str) -> ast.AST:
+        """The function around this one that binds the name."""
+        while not isinstance(function, ast.Module):
+            function = self._function(self._parents[function])
+            if name in self._stored[function]:
+                break
+        return function
 
     def _is_seen(self, load: ast.AST, name: str, function: ast.AST) -> bool:
         """Is what this name loads the variable of that function?"""
@@ -132,9 +151,13 @@ class Source:
         # An attribute is the object's, whose other methods see it.
         everywhere = isinstance(target, ast.Attribute)
         function = self._function(target)
+        function = self._outer.get((function, root.id), function)
         for load in self._loads[_text(target)]:
             if everywhere or self._is_seen(load, root.id, function):
                 yield load, held
+        if isinstance(target, ast.Subscript):
+            at = target.slice.value if isinstance(target.slice, ast.Constant) else ANYWHERE
+            yield from self._loads_of(target.value, held._replace(key=at))
 
     def _follow(self, start: ast.expr, held: frozenset[Held]) -> Outcome:
         returned: set[Held] = set()
@@ -158,6 +181,8 @@ class Source:
         parent = self._parents[node]
         whole = [(parent, held)]
         element = held._replace(key=None)
+        if isinstance(getattr(node, "ctx", None), ast.Store):
+            return []
         match parent:
             case (
                 ast.If(test=test)
@@ -171,36 +196,50 @@ class Source:
                 return None if held.key is None else []
             case ast.UnaryOp(op=ast.Not()) | ast.BoolOp() if held.key is not None:
                 return []
+            case ast.BoolOp(values=values) if (
+                isinstance(self._parents[parent], ast.Expr) and node is not values[-1]
+            ):
+                return None
             case ast.Match() | ast.Slice():
                 return None
             case ast.Subscript(slice=index) if index is node:
                 return None
             case ast.Subscript(slice=ast.Constant(value=key)):
                 return [(parent, element)] if held.key in (None, ANYWHERE, key) else []
-            case ast.Subscript(slice=ast.Slice()):
-                return whole
+            case ast.Subscript(slice=ast.Slice()) | ast.Starred():
+                return [(parent, _moved(held))]
             case ast.Subscript():
                 return [(parent, element)]
             case ast.Assign(targets=targets):
                 return [load for target in targets for load in self._loads_of(target, held)]
-            case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
+            case ast.AugAssign(target=target):
+                return list(self._loads_of(target, _moved(held)))
+            case ast.AnnAssign(target=target):
                 return list(self._loads_of(target, held))
             case ast.NamedExpr(target=target):
                 return [*whole, *self._loads_of(target, held)]
             case ast.For(iter=of, target=target) | ast.comprehension(iter=of, target=target):
-                return list(self._loads_of(target, element)) if of is node else []
+                if of is not node:
+                    return []
+                if isinstance(of, ast.Call) and _name(of.func) in ("enumerate", "items"):
+                    element = held._replace(key=1)
+                return list(self._loads_of(target, element))
             case ast.Dict(keys=keys, values=values):
                 of_value = (name for name, value in zip(keys, values, strict=True) if value is node)
                 name = next(of_value, None)
                 at = name.value if isinstance(name, ast.Constant) else ANYWHERE
                 return [(parent, held._replace(key=at))]
             case ast.Tuple(elts=elements) | ast.List(elts=elements):
-                at = next(i for i, each in enumerate(elements) if each is node)
-                return [(parent, held._replace(key=at))]
+                place = next(i for i, each in enumerate(elements) if each is node)
+                moved = any(isinstance(each, ast.Starred) for each in elements[: place + 1])
+                return [(parent, held._replace(key=ANYWHERE if moved else place))]
             case _ if isinstance(parent, DISPLAYS):
                 return [(parent, held._replace(key=ANYWHERE))]
-            case ast.keyword():
-                return self._argument(self._parents[parent], held)
+            case ast.keyword(arg=name):
+                call = self._parents[parent]
+                if name and isinstance(call, ast.Call) and _name(call.func) == "update":
+                    return self._updated(call, held._replace(key=name))
+                return self._argument(call, held)
             case ast.Call(func=func) if func is not node:
                 return self._argument(parent, held)
             case ast.Attribute(attr=name):
@@ -208,11 +247,22 @@ class Source:
                     return []
                 if held.integers and name in ("item", "tolist"):
                     return None
-                return [(parent, held._replace(integers=held.integers or name in OF_INTEGERS))]
+                call = self._parents[parent]
+                if held.key is not None and name in ("get", "pop") and isinstance(call, ast.Call):
+                    first = call.args[0] if call.args else None
+                    if isinstance(first, ast.Constant) and held.key not in (ANYWHERE, first.value):
+                        return []
+                    return [(call, element)]
+                integers = (held.integers or name in OF_INTEGERS) and name not in OF_FLOATS
+                return [(parent, held._replace(integers=integers))]
             case ast.Compare(ops=ops) if any(isinstance(op, ast.Is | ast.IsNot) for op in ops):
                 return []
+            case ast.Compare():
+                return [(parent, Held(integers=True))]
             case ast.BinOp(op=ast.Mod(), left=ast.Constant(value=str()) | ast.JoinedStr()):
                 return []
+            case ast.BinOp():
+                return [(parent, _moved(held))]
             case ast.JoinedStr() | ast.FormattedValue() | ast.stmt() | ast.withitem():
                 return []
             case ast.expr():
@@ -231,7 +281,32 @@ class Source:
             return []
         if name in FILLS and isinstance(call.func, ast.Attribute):
             return list(self._loads_of(call.func.value, held._replace(key=ANYWHERE)))
-        return [(call, held._replace(key=None))]
+        stored: list[tuple[ast.AST, Held]] = []
+        if isinstance(call.func, ast.Attribute) and call.args:
+            if name == "update" and held.key is not None:
+                stored = self._updated(call, held)
+            elif name == "setdefault":
+                first = call.args[0]
+                at = first.value if isinstance(first, ast.Constant) else ANYWHERE
+                stored = self._updated(call, held._replace(key=at))
+        return [(call, held._replace(key=None)), *stored]
+
+    def _updated(self, call: ast.Call, held: Held) -> list[tuple[ast.AST, Held]]:
+        """The loads of a dictionary that `call` stores into, but not of other objects' methods."""
+        if not isinstance(call.func, ast.Attribute):
+            return []
+        loads = self._loads_of(call.func.value, held)
+        parents = ((self._parents[load[0]], load) for load in loads)
+        return [
+            load
+            for parent, load in parents
+            if not isinstance(parent, ast.Attribute) or parent.attr in OF_DICTIONARIES
+        ]
+
+
+def _moved(held: Held) -> Held:
+    """In a container whose elements have other indices now."""
+    return held._replace(key=ANYWHERE) if isinstance(held.key, int) else held
 
 
 def _text(node: ast.expr) -> str:

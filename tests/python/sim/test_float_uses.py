@@ -43,6 +43,23 @@ DECIDES = [
     "def read(): return w.item()\nif read() > 3: pass",
     "x = w.cpu().long().item()",
     "x = w.cpu().argmax().tolist()",
+    "logs = {}\nlogs['loss'] = w.item()\nif max(logs.values()) > 3: pass",
+    "def step():\n    logs = {}\n    logs['loss'] = w.item()\n    return logs\nif step()['loss'] > 3: pass",
+    "losses = [0.0] * 3\nfor i in range(3): losses[i] = w.item()\nif losses[-1] > 3: pass",
+    "losses = [0.0] * 3\nlosses[0] = w.item()\nif min(losses) > 3: pass",
+    "h = {'loss': []}\nh['loss'].append(w.item())\nfor key in h:\n    if h[key][-1] > 3: pass",
+    "logs = {}\nlogs.update(loss=w.item())\nif logs['loss'] > 3: pass",
+    "logs = {}\nlogs.update({'loss': w.item()})\nif logs['loss'] > 3: pass",
+    "logs = {}\nlogs.setdefault('loss', w.item())\nif logs['loss'] > 3: pass",
+    "losses = [1.0]\nlosses += [w.item()]\nif losses[1] > 3: pass",
+    "losses = [1.0] + [w.item()]\nif losses[1] > 3: pass",
+    "losses = [*[1.0, 2.0], w.item()]\nif losses[2] > 3: pass",
+    "losses = (1.0, w.item())[1:]\nif losses[0] > 3: pass",
+    "best = 9.0\ndef step():\n    global best\n    best = w.item()\nstep()\nif best > 3: pass",
+    "def fit():\n    best = 9.0\n    def step():\n        nonlocal best\n        best = w.item()\n    step()\n    if best > 3: pass\nfit()",
+    "w.item() > 3 and print('low')",
+    "logs = {'loss': w.item()}\nif logs.get('loss') > 3: pass",
+    "n = (w.cpu() > 3).item()",
 ]
 SHOWN = [
     "w.item()",
@@ -60,6 +77,14 @@ SHOWN = [
     "x = w.cpu()\nif x.shape[0]: print(x)",
     "import json\njson.dumps({'loss': w.item()})",
     "if True:\n    print(w.item())",
+    "logs = {}\nlogs['loss'] = w.item()\nlogs['step'] = 3\nif logs['step'] > 2: print(logs)",
+    "logs = {'step': 1}\nlogs.update(loss=w.item())\nif logs['step'] > 2: print(logs)",
+    "is_best = w.item() < 3 and 2 > 1\nprint(is_best)",
+    "h = {'loss': []}\nh['loss'].append(w.item())\nif len(h['loss']) % 3 == 0: print(h)",
+    "logs = {}\nlogs['loss'] = w.item()\nfor k, v in logs.items(): print(k, v)",
+    "logs = {'loss': w.item()}\nif logs.get('step') is None and logs.get('step', 0) < 1: pass",
+    "losses = [w.item()]\nfor i, loss in enumerate(losses):\n    if i % 2: print(loss)",
+    "rate = w.cpu().argmax().float().item()",
 ]
 
 
@@ -92,7 +117,10 @@ class Number:
     def long(self) -> Number:
         return self
 
-    argmax = long
+    argmax = float = long
+
+    def __gt__(self, other: object) -> Number:
+        return self
 
 
 def run(program: str, folder: Path) -> list[bool]:
