@@ -221,9 +221,7 @@ class Source:
             case ast.For(iter=of, target=target) | ast.comprehension(iter=of, target=target):
                 if of is not node:
                     return []
-                if isinstance(of, ast.Call) and _name(of.func) in ("enumerate", "items"):
-                    element = held._replace(key=1)
-                return list(self._loads_of(target, element))
+                return list(self._loads_of(_of_elements(of, target), element))
             case ast.Dict(keys=keys, values=values):
                 of_value = (name for name, value in zip(keys, values, strict=True) if value is node)
                 name = next(of_value, None)
@@ -302,6 +300,21 @@ class Source:
             for parent, load in parents
             if not isinstance(parent, ast.Attribute) or parent.attr in OF_DICTIONARIES
         ]
+
+
+def _of_elements(of: ast.expr, target: ast.expr) -> ast.expr:
+    """The part of a loop's target that is neither a number of `enumerate` nor a key of `items`."""
+    while (
+        isinstance(of, ast.Call)
+        and (name := _name(of.func)) in ("enumerate", "items")
+        and isinstance(target, ast.Tuple)
+        and len(target.elts) == 2
+    ):
+        target = target.elts[1]
+        if name == "items" or not of.args:
+            break
+        of = of.args[0]
+    return target
 
 
 def _moved(held: Held) -> Held:

@@ -44,7 +44,8 @@ DECIDES = [
     "x = w.cpu().long().item()",
     "x = w.cpu().argmax().tolist()",
     "logs = {}\nlogs['loss'] = w.item()\nif max(logs.values()) > 3: pass",
-    "def step():\n    logs = {}\n    logs['loss'] = w.item()\n    return logs\nif step()['loss'] > 3: pass",
+    "def step():\n    logs = {}\n    logs['loss'] = w.item()\n    return logs\n"
+    "if step()['loss'] > 3: pass",
     "losses = [0.0] * 3\nfor i in range(3): losses[i] = w.item()\nif losses[-1] > 3: pass",
     "losses = [0.0] * 3\nlosses[0] = w.item()\nif min(losses) > 3: pass",
     "h = {'loss': []}\nh['loss'].append(w.item())\nfor key in h:\n    if h[key][-1] > 3: pass",
@@ -56,7 +57,8 @@ DECIDES = [
     "losses = [*[1.0, 2.0], w.item()]\nif losses[2] > 3: pass",
     "losses = (1.0, w.item())[1:]\nif losses[0] > 3: pass",
     "best = 9.0\ndef step():\n    global best\n    best = w.item()\nstep()\nif best > 3: pass",
-    "def fit():\n    best = 9.0\n    def step():\n        nonlocal best\n        best = w.item()\n    step()\n    if best > 3: pass\nfit()",
+    "def fit():\n    best = 9.0\n    def step():\n        nonlocal best\n"
+    "        best = w.item()\n    step()\n    if best > 3: pass\nfit()",
     "w.item() > 3 and print('low')",
     "logs = {'loss': w.item()}\nif logs.get('loss') > 3: pass",
     "n = (w.cpu() > 3).item()",
@@ -85,6 +87,7 @@ SHOWN = [
     "logs = {'loss': w.item()}\nif logs.get('step') is None and logs.get('step', 0) < 1: pass",
     "losses = [w.item()]\nfor i, loss in enumerate(losses):\n    if i % 2: print(loss)",
     "rate = w.cpu().argmax().float().item()",
+    "logs = {'loss': w.item()}\nfor i, (k, v) in enumerate(logs.items()): print('ab'[k == i], v)",
 ]
 
 
