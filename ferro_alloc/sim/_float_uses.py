@@ -70,6 +70,8 @@ class Source:
         self._parents: dict[ast.AST, ast.AST] = {}
         self._calls: dict[End, ast.Call] = {}
         """By their ends: no two calls end with the same parenthesis."""
+        self._into: dict[End, ast.Subscript] = {}
+        """Assigned elements, by their ends."""
         self._loads: defaultdict[str, list[ast.expr]] = defaultdict(list)
         self._stored: defaultdict[ast.AST, set[str]] = defaultdict(set)
         """The names that each function binds."""
@@ -84,6 +86,8 @@ class Source:
             if isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
                 if isinstance(node.ctx, ast.Load):
                     self._loads[_text(node)].append(node)
+                elif isinstance(node, ast.Subscript):
+                    self._into[node.end_lineno, node.end_col_offset] = node
                 elif isinstance(node, ast.Name):
                     self._stored[self._function(node)].add(node.id)
             elif isinstance(node, ast.arg):
@@ -100,16 +104,24 @@ class Source:
         """Of the number that the call which ends there reads."""
         call = self._calls.get(end)
         if call is None:
-            return SHOWN
+            return self._follow_stored(self._into[end].value) if end in self._into else SHOWN
         name = _name(call.func)
+        if name == "copy_" and isinstance(call.func, ast.Attribute):
+            return self._follow_stored(call.func.value)
         if name in SIZES or name in TO_INTEGERS:
             return None
-        return self._follow(call, frozenset([Held()])) if name in READS else SHOWN
+        return self._follow([(call, Held())]) if name in READS else SHOWN
 
     def use_of_returned(self, end: End, returned: frozenset[Held]) -> Outcome:
         """Of what the call which ends there returned."""
         call = self._calls.get(end)
-        return SHOWN if call is None else self._follow(call, returned)
+        return SHOWN if call is None else self._follow([(call, each) for each in returned])
+
+    def _follow_stored(self, tensor: ast.expr) -> Outcome:
+        """Of numbers that were copied into a tensor on the host, or into a part of it."""
+        while isinstance(tensor, ast.Subscript):
+            tensor = tensor.value
+        return self._follow(list(self._loads_of(tensor, Held())))
 
     def _function(self, node: ast.AST) -> ast.AST:
         while not isinstance(node, (*FUNCTIONS, ast.Module)):
@@ -159,10 +171,9 @@ class Source:
             at = target.slice.value if isinstance(target.slice, ast.Constant) else ANYWHERE
             yield from self._loads_of(target.value, held._replace(key=at))
 
-    def _follow(self, start: ast.expr, held: frozenset[Held]) -> Outcome:
+    def _follow(self, rest: list[tuple[ast.AST, Held]]) -> Outcome:
         returned: set[Held] = set()
         seen: set[tuple[ast.AST, Held]] = set()
-        rest: list[tuple[ast.AST, Held]] = [(start, each) for each in held]
         while rest:
             at = rest.pop()
             if at in seen:
@@ -254,6 +265,8 @@ class Source:
                 integers = (held.integers or name in OF_INTEGERS) and name not in OF_FLOATS
                 return [(parent, held._replace(integers=integers))]
             case ast.Compare(ops=ops) if any(isinstance(op, ast.Is | ast.IsNot) for op in ops):
+                return []
+            case ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[of]) if of is node:
                 return []
             case ast.Compare():
                 return [(parent, Held(integers=True))]

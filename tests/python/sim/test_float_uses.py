@@ -163,6 +163,9 @@ USES = [
     "n = math.ceil(w)",
     "x = torch.arange(w)",
     "best = min(9.0, w.item())\nif best < 3: pass",
+    "h = torch.empty(1)\nh[0].copy_(w)\nif h > 3: pass",
+    "h = torch.empty(1, pin_memory=True)\nh.copy_(w, non_blocking=True)\nn = (h > 3).sum().item()",
+    "h = torch.empty(3)\nh[1] = w\nif h.mean() > 3: pass",
 ]
 
 
