@@ -42,6 +42,16 @@ def read_parts():
     return [*counts, computed(lambda: kept.clone().view(-1, 10)[5].tolist())]
 
 
+def keep_parts():
+    """Clones of small parts hold nothing else once their values are computed."""
+    host = torch.arange(ELEMENTS // 100)
+    before = _values.counts()["bytes"]
+    parts = [host.cuda()[i : i + 100].clone() for i in range(10)]
+    parts += [torch.arange(ELEMENTS // 100, device="cuda")[i : i + 100].clone() for i in range(10)]
+    assert [part[0].item() for part in parts] == 2 * list(range(10))
+    return left()[2] - before
+
+
 def add_often(tensor, times):
     for _ in range(times):
         tensor.add_(1)
@@ -49,6 +59,7 @@ def add_often(tensor, times):
 
 found = {"unread": computed(draw_and_mask), "unread_left": left()}
 found["read"], found["read_left"] = read_parts(), left()
+found["parts"] = keep_parts()
 x = torch.zeros(1000, dtype=torch.long, device="cuda")
 add_often(x, 120_000)
 found["waiting"] = _values.counts()["waiting"]
