@@ -89,6 +89,15 @@ TEST_F(HeapExportsTest, ASecondExportMakesNoDriverCall) {
   EXPECT_EQ(after.event_wait, before.event_wait);
 }
 
+TEST_F(HeapExportsTest, AnExportReplacesWhatItsRangeHeld) {
+  const DevicePtr block = grow(heap_, 20 * kPageBytes);
+  const DevicePtr other = grow(heap_, 2 * kPageBytes);
+  SharedRange range = share(block);
+  ASSERT_EQ(try_share(other, &range), ExportResult::kOk);
+  EXPECT_EQ(range.begin, other);
+  EXPECT_EQ(sizes(range), Sizes({1, 1}));
+}
+
 // The bytes were copied to another handle, after a wait for the device. Work that other threads had
 // queued meanwhile was lost, or had no memory.
 TEST_F(HeapExportsTest, WorkOnABlockThatIsSharedGoesOn) {

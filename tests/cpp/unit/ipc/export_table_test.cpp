@@ -74,6 +74,22 @@ TEST_F(ExportTableTest, ACopyIsTheCallersOwn) {
   close(copy);
 }
 
+// The program has closed its standard input.
+TEST_F(ExportTableTest, ACopyMayHaveTheNumberZero) {
+  const std::uint64_t id = add(1)[0].id;
+  const int input = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+  close(STDIN_FILENO);
+  int copy = -1;
+  const DuplicateResult result = table_.duplicate(id, &copy);
+  EXPECT_EQ(result, DuplicateResult::kOk);
+  EXPECT_EQ(copy, STDIN_FILENO);
+  close(copy);
+  if (input >= 0) {
+    dup2(input, STDIN_FILENO);
+    close(input);
+  }
+}
+
 TEST_F(ExportTableTest, RetiredUnitsAndLackOfDescriptorsAreDistinguished) {
   const std::uint64_t id = add(1)[0].id;
   int copy = -1;
