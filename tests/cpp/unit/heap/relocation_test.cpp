@@ -366,5 +366,48 @@ TEST_F(LargeHandlesTest, PagesLeaveInWholeHandles) {
   EXPECT_EQ(layout_of(heap_), "F8p | L1p");
 }
 
+// Holes of one handle of four pages, some adjacent, and one of three pages, which fits a request
+// best.
+class ManyHolesTest : public testing::HeapFixture {
+ protected:
+  ManyHolesTest()
+      : HeapFixture(512, SimGpu::kManual, {.of_request = 1, .of_room = 1, .of_held = 1}) {}
+  ~ManyHolesTest() override { drain(heap_); }
+
+  void make_holes(std::size_t of_four_pages) {
+    std::vector<DevicePtr> freed;
+    for (std::size_t i = 0; i <= of_four_pages; ++i) {
+      freed.push_back(grow(heap_, (i < of_four_pages ? 4 : 3) * kPageBytes));
+      grow(heap_, kPageBytes);
+    }
+    for (const DevicePtr ptr : freed) {
+      free(heap_, ptr);
+    }
+  }
+  // Pages that move for a request of three.
+  std::size_t move_three() {
+    pass_epochs();
+    DevicePtr ptr = kNull;
+    EXPECT_EQ(
+        heap_.allocate_grown(testing::movable_bytes(3 * kPageBytes), GrowFrom::kOwnPages, &ptr),
+        GrowResult::kGrown);
+    check(heap_);
+    return heap_.pages_moved();
+  }
+
+  Heap heap_{context_, kDefaultPool, stream_};
+};
+
+TEST_F(ManyHolesTest, ASmallerHoleThatFitsBetterMoves) {
+  make_holes(20);
+  EXPECT_EQ(move_three(), 3U);
+}
+
+// The first hole has enough, and 64 more are candidates: the time of a move is bounded.
+TEST_F(ManyHolesTest, TheChoiceIsAmongTheLargestHoles) {
+  make_holes(90);
+  EXPECT_EQ(move_three(), 4U);
+}
+
 }  // namespace relocation_test
 }  // namespace ferro
