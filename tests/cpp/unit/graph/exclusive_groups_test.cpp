@@ -194,6 +194,18 @@ TEST_F(ExclusiveGroupsTest, AFailedCaptureLeavesNothing) {
   EXPECT_LE(held(), before + 2);
 }
 
+TEST_F(ExclusiveGroupsTest, ScratchOfAFailedCaptureLeavesTheGroupAtOnce) {
+  join_all();
+  capture(kPools[0], {8 * kPageBytes, kPageBytes});
+  const GroupBytes before = graphs_->bytes_of(kGroup);
+  ASSERT_EQ(graphs_->begin_capture(kPools[1]), SharingResult::kOk);
+  free(take(kPools[1], 20 * kPageBytes).ptr);
+  EXPECT_EQ(graphs_->end_capture(kPools[1], Outcome::kFailed), SharingResult::kOk);
+  device_->report().check_invariants();
+  EXPECT_EQ(graphs_->bytes_of(kGroup).set, before.set);
+  EXPECT_EQ(graphs_->bytes_of(kGroup).scratch, before.scratch);
+}
+
 TEST_F(ExclusiveGroupsTest, APoolIsAMemberOfOneGroup) {
   join_all();
   EXPECT_EQ(graphs_->join(2, kPools[0]), SharingResult::kMember);
