@@ -558,6 +558,21 @@ TEST_F(SleepingGroupsTest, AGroupWhoseScratchSleepsHasTheSameMembers) {
   device_->report().check_invariants();
 }
 
+TEST_F(SleepingGroupsTest, ScratchOfAPoolWithNothingInUseSleepsAndWakes) {
+  const std::span<const PoolId> pool = std::span(kPools).last(1);
+  for (const Graph::Range& range : graphs_of_.back().results) {
+    free(range.ptr);
+  }
+  const std::size_t before = graphs_->bytes_of(kOtherGroup).set;
+  EXPECT_NE(before, 0U);
+  fall_asleep(in(pool));
+  EXPECT_TRUE(device_->is_scratch_asleep(pool[0]));
+  EXPECT_FALSE(device_->is_scratch_asleep(kPools[0]));
+  EXPECT_EQ(device_->wake(in(pool)).result, SleepResult::kOk);
+  EXPECT_FALSE(device_->is_scratch_asleep(pool[0]));
+  EXPECT_EQ(graphs_->bytes_of(kOtherGroup).set, before);
+}
+
 // Each call fails in turn, with either error.
 TEST_F(SleepingGroupsTest, AFailedWakeLeavesAllGroupsAsleep) {
   replay_all(1);
@@ -667,6 +682,38 @@ TEST_F(SleepingGroupsTest, EventsTellWhatIsMappedAlsoAfterRefusals) {
   }
   EXPECT_GT(refuse_each([&] { device_->empty_cache(); }), 1U);
   EXPECT_EQ(SimGpu::used_pages(), 0U);
+}
+
+// The driver refuses to remove each mapping in turn.
+TEST_F(SleepingGroupsTest, MemoryThatTheDriverRefusesToUnmapStaysHeldAndIsReported) {
+  const std::size_t awake = held();
+  const auto sleep = [&] {
+    return device_->sleep(in(kPools), Sleeper::Contents::kKeep, Sleeper::Want::kWhatCanSleep);
+  };
+  const std::size_t all = sleep().bytes;
+  EXPECT_EQ(device_->wake(in(kPools)).result, SleepResult::kOk);
+  std::size_t reports = 0;
+  for (std::uint64_t call = 1;; ++call) {
+    testing::FaultyApi::fail_only("cuMemUnmap", call, CUDA_ERROR_UNKNOWN);
+    const SleepOutcome outcome = sleep();
+    const bool has_failed = *testing::FaultyApi::failed() != '\0';
+    testing::FaultyApi::reset();
+    const std::size_t refused =
+        outcome.staying.by_reason[static_cast<std::size_t>(StayReason::kRefused)];
+    EXPECT_EQ(outcome.bytes, (awake - held()) * kPageBytes) << call;
+    EXPECT_EQ(SimGpu::used_pages(), held()) << call;
+    if (refused != 0) {
+      ++reports;
+      EXPECT_EQ(outcome.bytes + refused, all) << call;
+    }
+    EXPECT_EQ(device_->wake(in(kPools)).result, SleepResult::kOk);
+    if (!has_failed) {
+      EXPECT_EQ(outcome.bytes, all);
+      EXPECT_EQ(refused, 0U);
+      break;
+    }
+  }
+  EXPECT_NE(reports, 0U);
 }
 
 }  // namespace exclusive_groups_test
