@@ -50,6 +50,7 @@ class HandleTraitsTest : public ::testing::Test {
 
  private:
   static CUresult CUDAAPI get_attribute(int* value, CUdevice_attribute attribute, CUdevice device) {
+    ++questions_;
     switch (attribute) {
       case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
         *value = promised_.descriptor ? 1 : 0;
@@ -82,6 +83,7 @@ class HandleTraitsTest : public ::testing::Test {
 
  protected:
   static bool knows_fabrics_;
+  static inline std::size_t questions_ = 0;
 
  private:
   static std::vector<Traits> asked_;
@@ -182,6 +184,16 @@ TEST_F(HandleTraitsTest, AnyOtherRefusalIsAnError) {
   kept_ = {};
   refusal_ = CUDA_ERROR_INVALID_DEVICE;
   EXPECT_THROW((void)driver_.create(kPageBytes), DriverError);
+}
+
+TEST_F(HandleTraitsTest, ADeviceIsAskedOnceAlsoIfNoHandleIsCreated) {
+  kept_ = {};
+  refusal_ = CUDA_ERROR_OUT_OF_MEMORY;
+  EXPECT_EQ(driver_.create(kPageBytes), std::nullopt);
+  const std::size_t before = questions_;
+  EXPECT_EQ(driver_.create(kPageBytes), std::nullopt);
+  EXPECT_TRUE(driver_.exports());
+  EXPECT_EQ(questions_, before);
 }
 
 }  // namespace handle_traits_test
