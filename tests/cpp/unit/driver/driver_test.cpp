@@ -3,12 +3,14 @@
 #include "ferro/driver/driver.h"
 
 #include "ferro/driver/error.h"
+#include "sim/control.h"
 #include "support/faulty_api.h"
 #include "support/sim_gpu.h"
 
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstddef>
 #include <map>
 #include <memory>
 #include <string>
@@ -280,6 +282,29 @@ TEST_F(DriverTest, EveryKindOfCallHasAName) {
   EXPECT_EQ(counts.at("event_record"), 1U);
   EXPECT_EQ(counts.at("exported"), 0U);
   EXPECT_EQ(counts.at("imported"), 0U);
+}
+
+TEST_F(DriverTest, HandlesLieOnTheirOwnDevice) {
+  int device = 0;
+  for (Driver* const driver : {&driver_, &second_}) {
+    ASSERT_TRUE(driver->release(driver->create(kPageBytes).value()));  // creates the context
+    const std::uint64_t before = ferro_sim_allocated_bytes(device);
+    const PageHandle page = driver->create(kPageBytes).value();
+    EXPECT_EQ(ferro_sim_allocated_bytes(device), before + kPageBytes) << device;
+    EXPECT_TRUE(driver->release(page));
+    ++device;
+  }
+}
+
+TEST_F(DriverTest, CopiesInEitherDirectionAreCounted) {
+  const DevicePtr there = SimGpu::allocate(kPageBytes);
+  std::byte here[8] = {};
+  driver_.copy_to_host(here, there, sizeof here);
+  EXPECT_EQ(driver_.calls().copy, 1U);
+  driver_.copy_to_device(there, here, sizeof here);
+  EXPECT_EQ(driver_.calls().copy, 2U);
+  driver_.wait_for_copies();
+  SimGpu::free(there);
 }
 
 TEST(DriverPeersTest, EachOfSeveralPeersGetsAccessToWhatIsMappedLater) {

@@ -243,5 +243,20 @@ TEST(PreviousAllocatorTest, TheLimitIsOnBoth) {
   EXPECT_NE(advice(facts).find("memory_limit_mb"), std::string::npos) << advice(facts);
 }
 
+// What is free on the device just suffices, or one byte is missing.
+TEST(LimitTest, IsTheCauseFromTheByteOnThatTheDeviceHasEnough) {
+  OutOfMemoryFacts facts = full_card();
+  facts.limit = facts.live;
+  facts.headroom = kGiB;
+  facts.device_free = facts.request + facts.headroom;
+  EXPECT_EQ(diagnose(facts), Verdict::kLimit);
+  --facts.device_free;
+  EXPECT_EQ(diagnose(facts), Verdict::kHeadroom);
+  facts.device_free = facts.request;
+  EXPECT_EQ(diagnose(facts), Verdict::kHeadroom);
+  --facts.device_free;
+  EXPECT_EQ(diagnose(facts), Verdict::kCapacity);
+}
+
 }  // namespace report_test
 }  // namespace ferro
