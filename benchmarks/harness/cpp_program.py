@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import os
 import shutil
@@ -24,9 +25,13 @@ def build(target: str) -> Path:
     objects = f"-DFERRO_OBJECTS={setup.torch_free_objects()}"
     include = f"-DFERRO_CUDA_INCLUDE={setup.cuda_include(13)}"
     options = ["-DFERRO_BUILD_BENCHMARKS=ON", include, objects]
-    run([cmake, "--preset", "release", *options])
     jobs = os.environ.get("MAX_JOBS", str(os.cpu_count() or 1))
-    run([cmake, "--build", str(TREE), "--target", target, "-j", jobs])
+    TREE.mkdir(parents=True, exist_ok=True)
+    # One after the other: tests that run side by side build different programs in this tree.
+    with (TREE / "benchmarks.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        run([cmake, "--preset", "release", *options])
+        run([cmake, "--build", str(TREE), "--target", target, "-j", jobs])
     return TREE / "benchmarks" / target
 
 
