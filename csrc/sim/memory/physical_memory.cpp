@@ -236,7 +236,7 @@ void PhysicalMemory::hold(std::size_t offset, std::size_t bytes, const ContentsR
   }
   if (backed_) {
     knowledge_.remove(offset, bytes);
-    place(offset, bytes, contents, at);
+    set_contents(offset, bytes, contents, at);
     return;
   }
   if (const std::byte* const there = shared_ == nullptr ? nullptr : contents.bytes()) {
@@ -252,12 +252,12 @@ void PhysicalMemory::exchange(std::size_t offset, std::size_t bytes, const Conte
   FERRO_CHECK(!is_shared(), "shared memory holds no contents");
   if (backed_) {
     knowledge_.remove_origin(offset, bytes);
-    place(offset, bytes, contents, at);
+    set_contents(offset, bytes, contents, at);
   }
 }
 
-void PhysicalMemory::place(std::size_t offset, std::size_t bytes, const ContentsRef& contents,
-                           std::size_t at) {
+void PhysicalMemory::set_contents(std::size_t offset, std::size_t bytes,
+                                  const ContentsRef& contents, std::size_t at) {
   contents_.set(offset, bytes, contents, at);
   for_each_piece(offset, bytes, [this](std::size_t where, std::size_t piece) {
     if (piece == kChunk) {

@@ -151,7 +151,8 @@ class PhysicalMemory {
   // that of the contents.
   void detach(std::size_t offset, std::size_t bytes, const ContentsRef& contents, std::size_t at);
   // The contents alone.
-  void place(std::size_t offset, std::size_t bytes, const ContentsRef& contents, std::size_t at);
+  void set_contents(std::size_t offset, std::size_t bytes, const ContentsRef& contents,
+                    std::size_t at);
   // Zeros the range, and returns whole host pages.
   void clear(std::size_t offset, std::size_t bytes);
   // Zeros only the bytes in host memory; the caller updates the contents and what is known.
