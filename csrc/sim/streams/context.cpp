@@ -11,6 +11,11 @@ void append_unfinished(std::vector<OperationPtr>& operations, const OperationPtr
   }
 }
 
+// The order of hash tables varies from run to run, but a seed must mean the same run.
+void sort_by_submission(std::vector<OperationPtr>& operations) {
+  std::ranges::sort(operations, {}, [](const OperationPtr& operation) { return operation->id(); });
+}
+
 // The work of one stream that new work must follow, by stream order and the legacy rule.
 std::vector<OperationPtr> predecessors(Stream& stream) {
   std::vector<OperationPtr> before;
@@ -32,6 +37,7 @@ std::vector<OperationPtr> predecessors(Stream& stream) {
   }
   std::erase_if(context.orphans, [](const OperationPtr& tail) { return tail->done(); });
   before.insert(before.end(), context.orphans.begin(), context.orphans.end());
+  sort_by_submission(before);
   return before;
 }
 
@@ -70,6 +76,7 @@ OperationPtr submit_context_point(Scheduler& scheduler, Context& context) {
   for (const OperationPtr& tail : context.non_blocking_orphans) {
     append_unfinished(before, tail);
   }
+  sort_by_submission(before);
   return scheduler.submit(Point{}, context.device, before);
 }
 

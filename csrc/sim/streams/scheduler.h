@@ -40,6 +40,8 @@ using OperationPtr = std::shared_ptr<Operation>;
 class Operation {
  public:
   bool done() const { return state_ == State::kDone; }
+  // Ascends in the order of submission.
+  std::uint64_t id() const { return id_; }
   // Valid once done.
   Clock::time_point finished_at() const { return finished_at_; }
 

@@ -17,6 +17,7 @@
 #include "ferro/driver/error.h"
 #include "ferro/graph/checkpoint.h"
 #include "ferro/graph/graph_memory.h"
+#include "model/program_record.h"
 #include "support/decoding.h"
 #include "support/faulty_api.h"
 #include "support/instructions.h"
@@ -54,27 +55,34 @@ class DeviceModel {
   static constexpr std::array<PoolId, 6> kPools = {kDefaultPool, PoolId{0, 5},  PoolId{6, 0},
                                                    PoolId{0, 9}, PoolId{0, 11}, PoolId{0, 13}};
 
+  // From here on the model gives out addresses, so that their order is that of the reservations.
+  static constexpr CUdeviceptr kFirstAddress = CUdeviceptr{0x3000} << 32;
+
   // A full check looks at all blocks, so it usually does not follow every step.
   static constexpr unsigned kLookEvery = 8;
 
   DeviceModel(const World& world, const std::string& settings, unsigned look_every = kLookEvery)
       : gpu_(kPages, settings + ",devices=2,polls=16"), world_(world), look_every_(look_every) {
     FaultyApi::reset();
+    FaultyApi::choose_addresses(kFirstAddress);
     FaultyApi::keep(&ledger_);
     device_ = std::make_unique<DeviceMemory>(FaultyApi::table(), 0, addresses(), config(),
                                              [this] { return relieve(); });
     graph_memory_ = std::make_unique<GraphMemory>(*device_);
+    device_->set_observer(&record_);
   }
   // A failed model leaks its device, whose destructor needs a sound state.
   ~DeviceModel() {
     FaultyApi::reset();
     if (device_ != nullptr) {
+      device_->set_observer(nullptr);
       // Never destroyed, so that they do not count as leaks.
       static auto& left =
           *new std::vector<std::tuple<GraphMemory*, DeviceMemory*, AddressIndex*>>();
       left.emplace_back(graph_memory_.release(), device_.release(), index().release());
     }
     FaultyApi::keep(nullptr);
+    FaultyApi::choose_addresses(0);
   }
 
   void perform(const Instruction& instruction) {
@@ -90,6 +98,8 @@ class DeviceModel {
   }
   // Ends captures and work, frees everything, and expects an empty device.
   void finish();
+  // What the program did; complete after `finish`.
+  const std::string& record() const { return recorded_; }
 
   // Instructions. After a refusal by the driver the model must still be right.
   void operator()(const Allocate& i) { allocate(pool_for(i.pool), i); }
@@ -252,6 +262,9 @@ class DeviceModel {
     traffic_.begin_capture(stream);
   }
   unsigned number_of(StreamId stream) const;
+  static unsigned number_of(const PoolId& pool) {
+    return static_cast<unsigned>(std::ranges::find(kPools, pool) - kPools.begin());
+  }
   bool is_capturing(unsigned stream) const { return stream != kGone && traffic_.capturing(stream); }
   bool is_free_range(const PoolId& pool, StreamId stream, DevicePtr ptr, std::size_t size);
   void become_live(DevicePtr ptr, std::size_t size, const PoolId& pool, unsigned stream);
@@ -316,6 +329,9 @@ class DeviceModel {
   const unsigned look_every_;
   DriverLedger ledger_;
   Traffic traffic_;
+  ProgramRecord record_{[](const PoolId& pool) { return number_of(pool); },
+                        [this](StreamId stream) { return number_of(stream); }};
+  std::string recorded_;
   std::unique_ptr<DeviceMemory> device_;
   std::unique_ptr<GraphMemory> graph_memory_;
   Live live_;
@@ -325,7 +341,7 @@ class DeviceModel {
   std::deque<Freed> freed_;                          // the last ones
   std::map<PoolId, int> holds_;
   std::optional<PoolCheckpoint> checkpoint_;
-  std::vector<std::pair<std::uint64_t, std::size_t>> recorded_;  // by the checkpoint
+  std::vector<std::pair<std::uint64_t, std::size_t>> in_checkpoint_;
   std::map<PoolId, unsigned> groups_;  // of members; pools that left have a group of their own
   std::map<PoolId, Graph> running_;    // captures into pools
   std::vector<Graph> graphs_;

@@ -60,6 +60,7 @@ inline void DeviceModel::check_everything() {
   }
   check_places(segments);
   check_groups();
+  record_.look(*device_, *graph_memory_, kPools);
   const StatTable table = device_->stats().read();
   expect(table[kBlocks][kAll].current == static_cast<std::int64_t>(live_.size()),
          "live blocks are counted");
@@ -113,6 +114,8 @@ inline void DeviceModel::finish() {
   expect(device_->report().segments(nullptr).empty() && SimGpu::used_pages() == 0,
          "nothing is left");
   expect(device_->exports().count() == 0, "no descriptor is left");
+  recorded_ = record_.text(*device_);
+  device_->set_observer(nullptr);
   graph_memory_.reset();
   device_.reset();
   check_empty();

@@ -61,7 +61,7 @@ inline void DeviceModel::operator()(const TakeCheckpoint& i) {
     if (error == CheckpointError::kNone) {
       expect(holds_[pool] > 0, "of a pool that is held");
       checkpoint_ = taken;
-      recorded_ = live_in(pool);
+      in_checkpoint_ = live_in(pool);
     }
   });
   if (error != CheckpointError::kBorrows) {
@@ -97,7 +97,7 @@ inline void DeviceModel::operator()(const RestoreCheckpoint&) {
                   number_of(heap_of(address_of(view.ptr)).stream()));
     }
   }
-  expect(live_in(checkpoint_->pool) == recorded_, "exactly the recorded blocks are live");
+  expect(live_in(checkpoint_->pool) == in_checkpoint_, "exactly the recorded blocks are live");
 }
 
 }  // namespace ferro::testing

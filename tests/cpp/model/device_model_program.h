@@ -5,9 +5,10 @@
 
 namespace ferro::testing {
 
-// Performs a program; a failure is thrown again with the program up to it.
-inline void run_program(const Program& program, const std::string& settings = SimGpu::kManual,
-                        unsigned look_every = DeviceModel::kLookEvery) {
+// Performs a program and returns its record; a failure is thrown again with the program up to it.
+inline std::string run_program(const Program& program,
+                               const std::string& settings = SimGpu::kManual,
+                               unsigned look_every = DeviceModel::kLookEvery) {
   std::size_t done = 0;
   try {
     DeviceModel model(program.world, settings, look_every);
@@ -16,6 +17,7 @@ inline void run_program(const Program& program, const std::string& settings = Si
       model.perform(instruction);
     }
     model.finish();
+    return model.record();
   } catch (const std::exception& error) {
     throw ModelError(std::string(error.what()) + "\nafter\n" + to_code(program, done) + ", \"" +
                      settings + "\", " + std::to_string(look_every) + ");\n");

@@ -87,6 +87,7 @@ inline std::size_t DeviceModel::bytes_in_use() {
 
 inline void DeviceModel::check_failure(const Allocate& request, const OutOfMemoryFacts& facts,
                                        std::size_t held_before) {
+  record_.add_failure(facts);
   // The memory for the request if no existing memory serves it.
   const std::size_t needed = pages_of(request.size) * kPageBytes;
   if (facts.rejected_beyond) {
@@ -130,6 +131,7 @@ inline void DeviceModel::operator()(const Nap&) {
     const std::size_t held = device_->report().held_bytes();
     const SleepOutcome slept =
         device_->sleep(all, Sleeper::Contents::kKeep, Sleeper::Want::kWhatCanSleep);
+    record_.add_sleep(slept);
     if (slept.result == SleepResult::kBusy) {
       expect(traffic_.captures() != 0, "only a capture keeps memory from sleeping");
       return;
@@ -144,6 +146,7 @@ inline void DeviceModel::operator()(const Nap&) {
   while (device_->sleep_view().asleep_bytes != 0) {
     guarded([&] {
       const SleepOutcome woke = device_->wake(all);
+      record_.add_sleep(woke);
       expect(woke.result == SleepResult::kOk || fault_struck(),
              "there is room for sleeping memory");
     });

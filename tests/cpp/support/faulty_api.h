@@ -10,6 +10,7 @@
 #include "sim/driver_api.h"
 #include "support/driver_ledger.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -49,6 +50,9 @@ class FaultyApi {
   static void keep(DriverLedger* ledger) { ledger_ = ledger; }
   // Replaces the record of points of the context, to plant a mistake; null restores the driver's.
   static void plant_record(CUresult (*record)(CUcontext, CUevent)) { record_ = record; }
+  // From now on ranges of addresses are reserved one after another from here, so that no run differs
+  // from another one by their order; 0: the driver chooses.
+  static void choose_addresses(CUdeviceptr first) { next_address_ = first; }
   // Sets a function that is called with the symbol before each call, in its thread; null removes
   // it.
   static void set_watcher(std::function<void(const char*)> watcher) {
@@ -76,11 +80,22 @@ class FaultyApi {
           return record_(args...);
         }
       }
+      if constexpr (std::is_same_v<decltype(kMember), decltype(&CudaApi::mem_address_reserve)>) {
+        if (next_address_ != 0) {
+          choose_address(args...);
+        }
+      }
       const CUresult result = (sim::sim_cuda_api().*kMember)(args...);
       if (ledger_ != nullptr && result == CUDA_SUCCESS) {
         ledger_->after(DriverCall<kMember>{}, args...);
       }
       return result;
+    }
+    static void choose_address(CUdeviceptr*, std::size_t bytes, std::size_t alignment,
+                               CUdeviceptr& wanted, unsigned long long) {
+      const CUdeviceptr aligned = std::max(CUdeviceptr{alignment}, kAlignment);
+      wanted = (next_address_ + aligned - 1) / aligned * aligned;
+      next_address_ = wanted + bytes;
     }
     template <typename Argument>
     static void name(Argument argument) {
@@ -112,12 +127,15 @@ class FaultyApi {
     return table;
   }
 
+  static constexpr CUdeviceptr kAlignment = CUdeviceptr{2} << 20;
+
   static inline std::string symbol_;
   static inline std::atomic<CUresult> result_{CUDA_SUCCESS};
   static inline std::atomic<std::uint64_t> trap_{0};
   static inline std::atomic<std::uint64_t> calls_{0};
   static inline std::atomic<const char*> failed_{""};
   static inline DriverLedger* ledger_ = nullptr;
+  static inline CUdeviceptr next_address_ = 0;
   static inline std::function<void(const char*)> watcher_;
   static inline CUresult (*record_)(CUcontext, CUevent) = nullptr;
 };

@@ -62,19 +62,20 @@ class Event {
 class Traffic {
  public:
   static constexpr unsigned kStreams = 3;
+  static constexpr unsigned kSpareStreams = 6;
   // The stream with this number is destroyed and replaced.
   static constexpr unsigned kShortStream = kStreams - 1;
   // A stream of device 1, which only reads, with copies that need no access as a peer.
   static constexpr unsigned kSecondDevice = ~0U - 1;
 
   Traffic() {
-    for (StreamId& stream : streams_) {
-      stream = SimGpu::make_stream();
-    }
-    // All at once, so that none gets the handle of another.
-    for (StreamId& stream : spare_streams_) {
-      stream = SimGpu::make_stream();
-    }
+    // All at once, so that none gets the handle of another; and in order, because the allocator goes
+    // through streams by their handles, and equal programs shall run equally.
+    std::array<StreamId, kStreams + kSpareStreams> made{};
+    std::ranges::generate(made, [] { return SimGpu::make_stream(); });
+    std::ranges::sort(made);
+    std::ranges::copy_n(made.begin(), kStreams, streams_.begin());
+    std::ranges::copy_n(made.begin() + kStreams, kSpareStreams, spare_streams_.begin());
     void* memory = nullptr;
     SimGpu::expect(SimGpu::api().mem_host_alloc(&memory, kSlots, 0));
     read_ = static_cast<std::uint8_t*>(memory);
@@ -231,7 +232,7 @@ class Traffic {
   void mark(unsigned number) { marks_[number % kStreams].push_back(record(number)); }
 
   std::array<StreamId, kStreams> streams_{};
-  std::array<StreamId, 6> spare_streams_{};
+  std::array<StreamId, kSpareStreams> spare_streams_{};
   CUcontext first_ = nullptr;
   CUcontext second_ = nullptr;
   StreamId second_stream_{};

@@ -4,6 +4,7 @@
 #include "ferro/driver/error.h"
 
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 
 namespace ferro {

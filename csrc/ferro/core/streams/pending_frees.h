@@ -23,8 +23,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
-#include <unordered_map>
 #include <vector>
 
 namespace ferro {
@@ -97,7 +97,7 @@ class PendingFrees {
   Driver& driver_;
   EventPool& events_;
   const StreamId own_stream_;
-  std::unordered_map<StreamId, std::deque<Entry>> queues_;
+  std::map<StreamId, std::deque<Entry>> queues_;
   CaptureOrder order_;
   const std::atomic<bool>* const stream_lasts_;
   std::vector<Deferred> deferred_;
