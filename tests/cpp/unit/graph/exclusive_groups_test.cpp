@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <optional>
 #include <random>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -571,6 +572,48 @@ TEST_F(SleepingGroupsTest, ScratchOfAPoolWithNothingInUseSleepsAndWakes) {
   EXPECT_EQ(device_->wake(in(pool)).result, SleepResult::kOk);
   EXPECT_FALSE(device_->is_scratch_asleep(pool[0]));
   EXPECT_EQ(graphs_->bytes_of(kOtherGroup).set, before);
+}
+
+// Gives all blocks that are allocated now one tag.
+class TagsBlocks final : public MemoryObserver {
+ public:
+  void on_event(const EventFacts& event) noexcept override {
+    if (event.what == MemoryEvent::kAllocate) {
+      *event.tag = tag;
+    } else if (event.what == MemoryEvent::kFreeRequested && event.tag != nullptr) {
+      *event.tag = 0;
+    }
+  }
+  BlockTag tag = 0;
+};
+
+TEST_F(SleepingGroupsTest, ATagThatIsAwakeAgainWakesNoLaterScratch) {
+  const PoolId pool = kPools[2];
+  TagsBlocks observer;
+  device_->set_observer(&observer);
+  const auto tagged = [pool](std::set<BlockTag> tags) -> SleepFilter {
+    return {[=](const SleepFilter::InUse& block) {
+              return block.pool == pool && tags.contains(block.tag);
+            },
+            [](const PoolId&) { return false; }};
+  };
+  observer.tag = 1;
+  const DevicePtr first = allocate(kPageBytes, stream_, pool);
+  fall_asleep(tagged({0, 1}));
+  ASSERT_TRUE(device_->is_scratch_asleep(pool));
+  EXPECT_EQ(device_->wake(tagged({1})).result, SleepResult::kOk);
+  EXPECT_FALSE(device_->is_scratch_asleep(pool));
+  free(first);
+  observer.tag = 2;
+  const DevicePtr second = allocate(kPageBytes, stream_, pool);
+  fall_asleep(tagged({2}));
+  ASSERT_TRUE(device_->is_scratch_asleep(pool));
+  EXPECT_EQ(device_->wake(tagged({1})).bytes, 0U);
+  EXPECT_TRUE(device_->is_scratch_asleep(pool));
+  EXPECT_EQ(device_->wake(tagged({2})).result, SleepResult::kOk);
+  EXPECT_FALSE(device_->is_scratch_asleep(pool));
+  free(second);
+  device_->set_observer(&observer_);
 }
 
 // Each call fails in turn, with either error.

@@ -187,6 +187,24 @@ TEST_F(TreePoolsTest, ARecordingGivesItsScratchAfterItsCheckpoint) {
   }
 }
 
+// A recording that no checkpoint followed keeps its results, whatever is restored afterwards.
+TEST_F(TreePoolsTest, ResultsBeforeARestoreAreCarried) {
+  ASSERT_TRUE(graphs_->expect_checkpoints(kTree));
+  const Node root = record(nullptr, 8 * kPageBytes, 2 * kPageBytes);
+  begin(kTree);
+  const Range result = take(kTree, 16 * kPageBytes);
+  end(kTree);
+  go_to(root);
+  checkpoint();
+  join_both();
+  EXPECT_EQ(set_pages(), 8U) << "the root's scratch";
+  Graph other = capture(16 * kPageBytes, kPageBytes);
+  replay(other, 2);
+  SimGpu::fill(stream_, result.ptr, 1, result.size);
+  SimGpu::finish_all();
+  expect_held(other.result);
+}
+
 TEST_F(TreePoolsTest, AllocationsOfTheProgramHaveTheirOwnPages) {
   join_both();
   ASSERT_TRUE(graphs_->expect_checkpoints(kTree));

@@ -2,6 +2,7 @@
 #include "ferro/core/ipc/imports.h"
 #include "ferro/driver/error.h"
 #include "support/descriptor_limit.h"
+#include "support/faulty_api.h"
 #include "support/heap_fixture.h"
 
 #include <gtest/gtest.h>
@@ -286,6 +287,24 @@ TEST_F(ImportsTest, UnitsAreMappedSideBySide) {
   EXPECT_EQ(driver_.calls().imported, 21U);
   imports_.close(DevicePtr{address_of(there) - kPageBytes / 2});
   EXPECT_EQ(imports_.count(), 0U);
+}
+
+// Each handle's mapping fails in turn.
+TEST_F(ImportsTest, AFailedImportLeavesNoMappingAndNoAddresses) {
+  const SharedRange range = share(grow(heap_, 3 * kPageBytes));
+  ASSERT_EQ(range.units.size(), 3U);
+  const std::uint64_t reserved = SimGpu::reserved_bytes();
+  for (std::uint64_t mapping = 1; mapping <= 3; ++mapping) {
+    testing::FaultyApi::fail_only("cuMemMap", mapping, CUDA_ERROR_OUT_OF_MEMORY);
+    const std::uint64_t unmaps = SimGpu::calls("cuMemUnmap");
+    EXPECT_EQ(open(range), kNull);
+    testing::FaultyApi::reset();
+    EXPECT_EQ(SimGpu::reserved_bytes(), reserved) << mapping;
+    EXPECT_EQ(SimGpu::calls("cuMemUnmap") - unmaps, mapping == 1 ? 0U : 1U);
+    EXPECT_EQ(imports_.count(), 0U);
+  }
+  imports_.close(open(range));
+  EXPECT_EQ(SimGpu::reserved_bytes(), reserved);
 }
 
 TEST_F(ImportsTest, AnImportOutlivesTheExport) {
