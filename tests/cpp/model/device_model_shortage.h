@@ -118,7 +118,7 @@ inline void DeviceModel::check_failure(const Allocate& request, const OutOfMemor
   }
 }
 
-// No stream gets work meanwhile. Limits and headroom may keep sleeping memory from waking.
+// All memory sleeps or some of it, and wakes in one step or two. No stream gets work meanwhile. Limits and headroom may keep sleeping memory from waking.
 inline void DeviceModel::operator()(const Nap&) {
   const OnShortage relief = std::exchange(on_shortage_, {Relief::kNone, 0, kBlockAlignment});
   device_->store().set_limit(PageStore::kNoLimit);
@@ -127,10 +127,18 @@ inline void DeviceModel::operator()(const Nap&) {
   rejection_limit_before_ = PageStore::kNoLimit;
   const SleepFilter all{[](const SleepFilter::InUse&) { return true; },
                         [](const PoolId&) { return true; }};
+  const auto of_default = [](const PoolId& pool) { return pool == kDefaultPool; };
+  const SleepFilter some[] = {
+      all,
+      {[=](const SleepFilter::InUse& block) { return of_default(block.pool); }, of_default},
+      {[=](const SleepFilter::InUse& block) { return !of_default(block.pool); },
+       std::not_fn(of_default)},
+      {[](const SleepFilter::InUse& block) { return address_of(block.ptr) / kPageBytes % 2 == 0; },
+       [](const PoolId&) { return false; }, SleepFilter::Free::kToo}};
   guarded([&] {
     const std::size_t held = device_->report().held_bytes();
-    const SleepOutcome slept =
-        device_->sleep(all, Sleeper::Contents::kKeep, Sleeper::Want::kWhatCanSleep);
+    const SleepOutcome slept = device_->sleep(
+        some[steps_ % std::size(some)], Sleeper::Contents::kKeep, Sleeper::Want::kWhatCanSleep);
     record_.add_sleep(slept);
     if (slept.result == SleepResult::kBusy) {
       expect(traffic_.captures() != 0, "only a capture keeps memory from sleeping");
@@ -141,6 +149,12 @@ inline void DeviceModel::operator()(const Nap&) {
     expect(fault_struck() || device_->report().held_bytes() + slept.bytes <= held,
            "sleeping memory is released");
   });
+  device_->report().check_invariants();
+  check_step();
+  guarded([&] { record_.add_sleep(device_->wake(some[steps_ / 4 % std::size(some)])); });
+  if (fault_struck()) {
+    FaultyApi::reset();
+  }
   device_->report().check_invariants();
   check_step();
   while (device_->sleep_view().asleep_bytes != 0) {

@@ -118,6 +118,8 @@ class ProgramRecord final : public MemoryObserver {
       reports_.add(pool_(id));
       add(bytes);
     }
+    for_each_kind(device.driver().calls(),
+                  [this](const char*, std::uint64_t calls) { reports_.add(calls); });
     const PageCounts pages = device.store().counts();
     reports_.add(pages.held, pages.idle, pages.peak_held, pages.created, pages.released,
                  pages.transferred);
