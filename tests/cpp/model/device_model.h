@@ -241,6 +241,7 @@ class DeviceModel {
   Live::iterator nth_live(unsigned n) {
     return std::next(live_.begin(), static_cast<std::ptrdiff_t>(n % live_.size()));
   }
+  Request request_of(std::size_t size);
   void allocate(const PoolId& pool, const Allocate& request);
   void free(Live::iterator found);
   // The owner of blocks of the default pool: their stream and size class.
@@ -364,6 +365,7 @@ class DeviceModel {
   bool ever_failed_ = false;  // a driver call failed
   std::size_t lost_reservations_ = 0;
   unsigned next_tag_ = 0;
+  unsigned next_call_ = 0;
   unsigned steps_ = 0;
 };
 

@@ -5,6 +5,11 @@
 
 namespace ferro::testing {
 
+// Every call has a context of its own.
+inline Request DeviceModel::request_of(std::size_t size) {
+  return {size, size - size / 8, std::make_shared<unsigned>(++next_call_)};
+}
+
 inline void DeviceModel::allocate(const PoolId& pool, const Allocate& i) {
   be_held(pool);
   wait_for_late_uses(pool, owner_of(i.stream, i.size));
@@ -16,8 +21,9 @@ inline void DeviceModel::allocate(const PoolId& pool, const Allocate& i) {
   AllocateResult result;
   bool answered = false;
   guarded([&] {
-    result = pool == kDefaultPool ? device_->allocate(pool, stream, {i.size, i.size})
-                                  : graph_memory_->allocate(pool, stream, {i.size, i.size});
+    const Request request = request_of(i.size);
+    result = pool == kDefaultPool ? device_->allocate(pool, stream, request)
+                                  : graph_memory_->allocate(pool, stream, request);
     answered = true;
   });
   if (device_->store().counts().created != created) {
@@ -82,8 +88,9 @@ inline void DeviceModel::operator()(const AllocateAt& i) {
   const bool expected = is_free_range(pool, stream, ptr, i.size);
   AllocateResult result;
   guarded([&] {
-    result = pool == kDefaultPool ? device_->allocate_at(pool, stream, ptr, {i.size, i.size})
-                                  : graph_memory_->allocate_at(pool, stream, ptr, {i.size, i.size});
+    const Request request = request_of(i.size);
+    result = pool == kDefaultPool ? device_->allocate_at(pool, stream, ptr, request)
+                                  : graph_memory_->allocate_at(pool, stream, ptr, request);
   });
   expect(result.failure == nullptr, "there is nothing to explain");
   if (result.ptr == kNull) {

@@ -149,6 +149,14 @@ inline void DeviceModel::operator()(const Nap&) {
     expect(fault_struck() || device_->report().held_bytes() + slept.bytes <= held,
            "sleeping memory is released");
   });
+  if (!live_.empty()) {
+    // Nobody reads it, because it may be asleep. What waits for other streams cannot wake.
+    const auto freed = nth_live(steps_);
+    if (freed->second.uses.empty() && freed->second.last_work == nullptr) {
+      freed->second.tag = 0;
+      free(freed);
+    }
+  }
   device_->report().check_invariants();
   check_step();
   guarded([&] { record_.add_sleep(device_->wake(some[steps_ / 4 % std::size(some)])); });

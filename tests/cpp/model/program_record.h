@@ -55,8 +55,11 @@ class ProgramRecord final : public MemoryObserver {
       : pool_(std::move(pool)), stream_(std::move(stream)) {}
 
   void on_event(const EventFacts& event) noexcept override {
+    if (event.tag != nullptr) {
+      *event.tag = event.what == MemoryEvent::kAllocate ? next_tag_++ % kTags : BlockTag{0};
+    }
     events_.add(event.what, event.size, event.block_bytes, pool_(event.pool), stream_(event.stream),
-                event.range.pages_moved);
+                event.range.pages_moved, number_of(event.context));
     for (const char* at = event.range.reason; at != nullptr && *at != '\0'; ++at) {
       events_.add(*at);
     }
@@ -89,9 +92,9 @@ class ProgramRecord final : public MemoryObserver {
     for (const SegmentView& segment : device.report().segments(nullptr)) {
       const std::uint64_t begin = address_of(segment.ptr);
       layout_.add(end == 0 ? 0 : begin - end, segment.size, stream_(segment.stream),
-                  pool_(segment.pool), segment.kind);
+                  pool_(segment.pool), segment.kind, number_of(segment.context));
       for (const BlockView& block : segment.blocks) {
-        layout_.add(block.size, block.requested, block.state);
+        layout_.add(block.size, block.requested, block.state, block.tag, number_of(block.context));
       }
       end = begin + segment.size;
     }
@@ -123,6 +126,9 @@ class ProgramRecord final : public MemoryObserver {
     const PageCounts pages = device.store().counts();
     reports_.add(pages.held, pages.idle, pages.peak_held, pages.created, pages.released,
                  pages.transferred);
+    for (const auto& [tag, bytes] : device.report().reserved_by_tag()) {
+      reports_.add(tag, bytes);
+    }
     for (const PoolId& id : pools) {
       const bool is_member = graphs.group_of(id).has_value();
       const GroupBytes shared = graphs.bytes_of(graphs.group_of(id).value_or(GroupId{0}));
@@ -173,10 +179,18 @@ class ProgramRecord final : public MemoryObserver {
     }
   }
 
+  // Of the call; the model numbers them.
+  static unsigned number_of(const CallContext& context) {
+    return context != nullptr ? *static_cast<const unsigned*>(context.get()) : 0;
+  }
+
+  static constexpr BlockTag kTags = 3;
+
   NumberOfPool pool_;
   NumberOfStream stream_;
   Digest layout_, events_, reports_;
   std::uint64_t failures_ = 0;
+  BlockTag next_tag_ = 0;
 };
 
 }  // namespace ferro::testing

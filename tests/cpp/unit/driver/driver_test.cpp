@@ -145,6 +145,18 @@ TEST_F(DriverTest, ARefusedWaitThrows) {
   EXPECT_THROW(driver_.wait(event), DriverError);
 }
 
+TEST_F(DriverTest, AJoinInACaptureIsOneRecordAndOneWait) {
+  const StreamId other = SimGpu::make_stream();
+  const EventId event = driver_.create_event();
+  SimGpu::begin_capture(stream_);
+  SimGpu::fork(stream_, other);
+  const DriverCalls before = driver_.calls();
+  driver_.join_in_capture(event, other, stream_);
+  EXPECT_EQ(driver_.calls().event_record - before.event_record, 1U);
+  EXPECT_EQ(driver_.calls().stream_wait - before.stream_wait, 1U);
+  SimGpu::end_capture(stream_);
+}
+
 TEST_F(DriverTest, AContextPointStandsBehindEveryStream) {
   const DevicePtr memory = SimGpu::allocate(kPageBytes);
   const EventId point = driver_.create_event();
