@@ -92,10 +92,13 @@ int ferro_sim_exchange(uint64_t address, size_t bytes, struct ferro_sim_contents
 int ferro_sim_originate(uint64_t address, size_t bytes, const struct ferro_sim_origin* origin,
                         size_t offset);
 /* Fills in the origins of the range, in order, or of its beginning if there are more than `room`.
- * Returns their number. Plain bytes without an origin get one that is derived from them. `least` gets
- * the certainty of the least certain byte. */
+ * Returns their number. Plain bytes without an origin get one that is derived from them.
+ * `certainties` gets those of the range; the most certain byte may be missed behind the origins. */
 int64_t ferro_sim_origins(uint64_t address, size_t bytes, struct ferro_sim_origin_piece* pieces,
-                          size_t room, enum ferro_sim_certainty* least);
+                          size_t room, struct ferro_sim_certainties* certainties);
+/* Fills in a byte for each element of the range: how far its least certain byte is from known (0 for
+ * known, 2 for unknown). `bytes` is a multiple of `element_bytes`. */
+int ferro_sim_doubts(uint64_t address, size_t bytes, size_t element_bytes, uint8_t* doubts);
 /* Writes bytes, and marks them. A null source writes zeros, or with `keep` only marks the bytes. */
 int ferro_sim_write(uint64_t address, const void* source, size_t bytes,
                     enum ferro_sim_certainty certainty, int keep);

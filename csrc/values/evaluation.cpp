@@ -61,6 +61,7 @@ struct Facts {
   ferro_sim_origin origin = {0, FERRO_SIM_KNOWN, 0, 0};
   bool tells_lows = false;  // the results are unknown, and which of them are low is not
   bool differs = false;     // the elements of its lists are not equally certain
+  bool in_part = false;     // the results are unknown, except for some of their elements
 };
 
 // Queued work of an evaluation, of which each turn holds a reference.
@@ -68,6 +69,7 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
   struct Result {
     Value::Slot slot;
     bool keeps = false;
+    at::Tensor doubts = {};  // of a result that is known in part
   };
 
   Job(const c10::OperatorHandle& op, const OperatorTraits& of) : host(op, of), traits(&of) {}
@@ -118,7 +120,8 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
       if (has_identity) {
         add_to(of_inputs, operand, origins);
       }
-      const ferro_sim_certainty is = operand.at.certainty(of_span);
+      const ferro_sim_certainty is = operand.at.certainty(of_span.least);
+      operand.certainties = {is, of_span.most};
       if (traits->by_element) {
         element_of(operand) = std::min(element_of(operand), is);
       }
@@ -157,7 +160,10 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     if (traits->by_element) {
       keep_elements_apart();
     }
-    computable = computable && (certainty != FERRO_SIM_UNKNOWN || takes_unknown || tells_lows);
+    in_part = computable && certainty == FERRO_SIM_UNKNOWN && !is_assumed &&
+              (traits->works_by_element || traits->moves) && find_parts();
+    computable =
+        computable && (certainty != FERRO_SIM_UNKNOWN || takes_unknown || tells_lows || in_part);
     for (Operand& operand : operands) {
       operand.is_ones = operand.is_ones && tells_lows;
       if (computable && operand.is_input && !operand.is_ones && !operand.is_left_out) {
@@ -183,6 +189,7 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
 
   void give() {
     given = true;
+    in_part = in_part && computable && value_if_known && find_doubts();
     const bool has_values = ran || (computable && has_value_if_taken() && Recipe::make_room());
     if (!has_values && certainty == FERRO_SIM_UNKNOWN && origin.has_lows != 0) {
       origin.has_lows = 0;
@@ -213,11 +220,13 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     auto next = made.begin();
     for (const Result& result : results) {
       if (next != made.end() && is_made_first(result)) {
-        result.slot.layout.hold(**next++, certainty_of(result.slot));
+        result.slot.layout.hold(**next++, certainty_of(result));
+      } else if (!has_values || is_left_out(result.slot) || !give_value(result, recipe)) {
+        result.slot.layout.forget(result.keeps, origin_of(result.slot));
         continue;
       }
-      if (!has_values || is_left_out(result.slot) || !give_value(result, recipe)) {
-        result.slot.layout.forget(result.keeps, origin_of(result.slot));
+      if (result.doubts.defined()) {
+        result.slot.layout.mark(result.doubts);
       }
     }
     if (chosen_from && !has_values && !results.empty()) {
@@ -245,8 +254,9 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
   }
 
   bool has_value_if_taken() const {
-    return certainty != FERRO_SIM_UNKNOWN ? value_if_known
-                                          : value_if_unknown || (tells_lows && value_if_known);
+    return certainty != FERRO_SIM_UNKNOWN || in_part
+               ? value_if_known
+               : value_if_unknown || (tells_lows && value_if_known);
   }
 
  private:
@@ -308,9 +318,72 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     computable = computable && elements <= kMaxElements;
   }
 
+  // Whether elements of the results may be known although others are unknown. Notes the doubts of the
+  // inputs.
+  bool find_parts() {
+    if (input_elements > max_in_part()) {
+      return false;
+    }
+    ferro_sim_certainty moved = FERRO_SIM_UNKNOWN;
+    for (Operand& operand : operands) {
+      if (!operand.is_input) {
+        continue;
+      }
+      auto& [least, most] = operand.certainties;
+      if (least == FERRO_SIM_UNKNOWN && most != FERRO_SIM_UNKNOWN) {
+        const BelowModes guard;
+        operand.doubts = operand.at.doubts(max_in_part()).value_or(at::Tensor());
+        most = operand.doubts.defined() ? most : FERRO_SIM_UNKNOWN;
+      }
+      if (operand.doubts.defined() && operand.is_ones && tells_lows) {
+        return false;  // its known elements are not computed
+      }
+      if (traits->moves && !traits->selects(operand.place)) {
+        moved = std::max(moved, most);
+      } else if ((traits->works_by_element ? most : least) == FERRO_SIM_UNKNOWN) {
+        return false;  // all elements follow from it
+      }
+    }
+    return !traits->moves || moved != FERRO_SIM_UNKNOWN;
+  }
+
+  std::int64_t max_in_part() const { return agrees ? kMaxPartlyKnown : kMaxPartlyKnownNumbers; }
+
+  // Gives the results doubts. False: all of their elements are unknown.
+  bool find_doubts() {
+    const BelowModes guard;
+    bool any = false;
+    try {
+      if (result_elements <= max_in_part() && host.find_doubts(operands)) {
+        for (Result& result : results) {
+          const Value::Slot& slot = result.slot;
+          const auto doubts = host.doubts(slot.of_argument, slot.place, slot.in_list);
+          const auto laid_out =
+              doubts ? slot.layout.lay_out_doubts(*doubts, kMaxParts) : std::nullopt;
+          result.doubts = laid_out.value_or(at::Tensor());
+          any = any || laid_out.has_value();
+        }
+      }
+    } catch (const std::exception&) {
+      any = false;
+    }
+    host.clear(false);
+    for (Operand& operand : operands) {
+      operand.doubts.reset();
+    }
+    for (Result& result : results) {
+      result.doubts = any ? result.doubts : at::Tensor();
+    }
+    return any;
+  }
+
   ferro_sim_certainty certainty_of(const Value::Slot& slot) const {
     return differs && slot.in_list + 1 < of_elements.size() ? of_elements[slot.in_list + 1]
                                                             : certainty;
+  }
+  // Before its elements are marked.
+  ferro_sim_certainty certainty_of(const Result& result) const {
+    return result.doubts.defined() ? FERRO_SIM_KNOWN : certainty_of(result.slot);
   }
   bool is_left_out(const Value::Slot& slot) const {
     return differs && certainty_of(slot) == FERRO_SIM_UNKNOWN;
@@ -367,7 +440,7 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     const DeviceTensor& there = result.slot.layout;
     const ferro_sim_origin from = origin_of(result.slot);
     if (recipe && there.can_hold() && !there.is_interleaved()) {
-      there.hold(*ValueRef(Value::make(recipe, result.slot, from)), certainty_of(result.slot));
+      there.hold(*ValueRef(Value::make(recipe, result.slot, from)), certainty_of(result));
       return true;
     }
     if (recipe && there.is_interleaved() && hold_span(result, recipe, from)) {
@@ -385,9 +458,9 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
       return false;
     }
     if (there.can_hold()) {
-      there.hold(*ValueRef(Value::make(*computed, from)), certainty_of(result.slot));
+      there.hold(*ValueRef(Value::make(*computed, from)), certainty_of(result));
     } else {
-      there.write(*computed, certainty_of(result.slot), from);
+      there.write(*computed, certainty_of(result), from);
     }
     return true;
   }
@@ -403,7 +476,7 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     const std::size_t bytes = under->taken.pieces.bytes();
     const ferro_sim_origin all = there.origin_of_span(begin, bytes, from);
     const ValueRef value(Value::make(recipe, result.slot, all, std::move(*under)));
-    return there.hold_span(*value, begin, bytes, certainty_of(result.slot));
+    return there.hold_span(*value, begin, bytes, certainty_of(result));
   }
 
   // Positions of numbers are choices; those of unknown integers and booleans are unknown.

@@ -88,6 +88,43 @@ constexpr string_view kLosingSign[] = {"aten::add", "aten::add_", "aten::sub", "
 constexpr string_view kPositive[] = {"aten::_softmax", "aten::sigmoid", "aten::exp",
                                      "aten::softplus"};
 
+// They move elements, without arithmetic.
+constexpr string_view kMoving[] = {"aten::cat",
+                                   "aten::where",
+                                   "aten::gather",
+                                   "aten::take",
+                                   "aten::index",
+                                   "aten::index_select",
+                                   "aten::index_put",
+                                   "aten::index_put_",
+                                   "aten::_index_put_impl_",
+                                   "aten::index_copy",
+                                   "aten::index_copy_",
+                                   "aten::index_fill",
+                                   "aten::index_fill_",
+                                   "aten::scatter",
+                                   "aten::scatter_",
+                                   "aten::masked_fill",
+                                   "aten::masked_fill_",
+                                   "aten::flip",
+                                   "aten::roll",
+                                   "aten::triu",
+                                   "aten::triu_",
+                                   "aten::tril",
+                                   "aten::tril_",
+                                   "aten::reflection_pad1d",
+                                   "aten::reflection_pad2d",
+                                   "aten::reflection_pad3d",
+                                   "aten::replication_pad1d",
+                                   "aten::replication_pad2d",
+                                   "aten::replication_pad3d"};
+// Each element of their results follows from one element of each input, or of each selector, but they
+// are not tagged as pointwise.
+constexpr string_view kByElement[] = {"aten::copy_",   "aten::masked_fill", "aten::masked_fill_",
+                                      "aten::complex", "aten::polar",       "aten::gather",
+                                      "aten::take"};
+constexpr string_view kSelectors[] = {"condition", "index", "indices", "mask"};
+
 // They overwrite their first argument.
 constexpr string_view kOverwriting[] = {
     "aten::fill_",         "aten::zero_",        "aten::uniform_",   "aten::normal_",
@@ -248,6 +285,16 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
   traits.keeps_sign = traits.passes_numbers && !is_one_of(base, kLosingSign);
   traits.gives_positive = is_one_of(base, kPositive);
   traits.gives_finite = base == "aten::_softmax" || base == "aten::sigmoid";
+  if ((traits.kind == Kind::kPlain || traits.kind == Kind::kCopy) && !traits.random &&
+      !traits.by_element) {
+    traits.works_by_element = op.hasTag(at::Tag::pointwise) || is_one_of(base, kByElement);
+    traits.moves = is_one_of(base, kMoving) && !schema.argumentIndexWithName("reduce");
+  }
+  for (std::size_t i = 0; traits.moves && i < schema.arguments().size(); ++i) {
+    if (is_one_of(schema.arguments()[i].name(), kSelectors)) {
+      traits.selectors.push_back(i);
+    }
+  }
   traits.multiplies = base == "aten::mul" || base == "aten::mul_";
   traits.positions = positions_of(base, schema);
   return traits;

@@ -104,6 +104,14 @@ def test_known_tensors_stay_known_in_lists_with_unknown_ones(run_simulated: RunS
     assert found == {"wrong": [], "unsure": [], "silent": []}
 
 
+@MODES
+def test_what_follows_from_known_elements_is_known_beside_unknown_ones(
+    run_simulated: RunSimulated, activate: dict[str, Any]
+) -> None:
+    found = last_line(run_simulated, "sim_partly_known.py", **activate)
+    assert found == {"wrong": [], "lost": [], "silent": [], "cases": 44}
+
+
 TWO_CARDS = """\
 import json, torch
 from ferro_alloc import sim
