@@ -107,9 +107,11 @@ int ferro_sim_forget(uint64_t address, size_t bytes, int keep,
                      const struct ferro_sim_origin* origin, size_t offset);
 /* The same for what a captured operator writes: makes the range unknown now and in each replay, after
  * the last work that the stream's capture recorded, unless that work writes the range. Each replay
- * gives another identity. */
+ * gives another identity. Of each `pitch` bytes only the first `width` ones are written; those between
+ * them become unknown too only if all of the range is; a width of 0: all bytes are written. */
 int ferro_sim_forget_in_replays(int device, void* stream, uint64_t address, size_t bytes,
-                                const struct ferro_sim_origin* origin, size_t offset);
+                                const struct ferro_sim_origin* origin, size_t offset, size_t width,
+                                size_t pitch);
 /* Between these calls every copy of at most 8 bytes to the host that this thread submits delivers the
  * low bytes of this value. One of up to 16 bytes delivers 1 and the value: a search that found this
  * position. Calls may be nested; the innermost value counts. */

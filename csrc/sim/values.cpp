@@ -4,6 +4,7 @@
 #include "sim/driver/submission.h"
 #include "sim/machine/locate.h"
 #include "sim/machine/machine.h"
+#include "sim/machine/perform.h"
 #include "sim/memory/origins.h"
 
 #include <algorithm>
@@ -270,19 +271,22 @@ FERRO_SIM_CONTROL int ferro_sim_forget(uint64_t address, size_t bytes, int keep,
 
 FERRO_SIM_CONTROL int ferro_sim_forget_in_replays(int device, void* handle, uint64_t address,
                                                   size_t bytes, const ferro_sim_origin* origin,
-                                                  size_t offset) {
+                                                  size_t offset, size_t width, size_t pitch) {
   Machine& machine = Machine::current();
   ferro::sim::Stream* stream = find_stream(machine, device, handle);
-  if (stream == nullptr || ferro_sim_forget(address, bytes, 1, origin, offset) != 0) {
+  if (stream == nullptr || !Segments(address, bytes).mapped()) {
     return -1;
   }
+  using Ranges = std::vector<ferro::sim::UnknownBytes>;
+  const Ranges ranges = {{address, bytes, *origin, offset, width, pitch}};
+  perform(machine, ferro::sim::Forget{std::make_shared<const Ranges>(ranges), 0}, device);
   if (stream->capture != nullptr && !stream->capture_front.empty() &&
       !is_written_by(stream->capture_front.back()->work(), address)) {
     auto& unknown = stream->capture_front.back()->unknown;
     if (unknown == nullptr) {
-      unknown = std::make_shared<std::vector<ferro::sim::UnknownBytes>>();
+      unknown = std::make_shared<Ranges>();
     }
-    unknown->push_back({address, bytes, *origin, offset});
+    unknown->push_back(ranges.front());
   }
   return 0;
 }

@@ -405,16 +405,45 @@ void DeviceTensor::forget(bool keep, const ferro_sim_origin& from) const {
 }
 
 void DeviceTensor::forget_in_replays(int device, void* stream, const ferro_sim_origin& from) const {
-  if (is_dense() || runs() > static_cast<std::int64_t>(kMaxOrigins)) {
-    gpu().forget_in_replays(device, stream, address_, span(), &from, 0);
+  const auto forget_all = [&] {
+    gpu().forget_in_replays(device, stream, address_, span(), &from, 0, 0, 0);
+  };
+  if (is_dense() || runs() > kMaxForgotten) {
+    forget_all();
     return;
   }
+  // Runs at equal distances are one range.
+  struct Rows {
+    std::uint64_t begin;
+    std::uint64_t last;
+    std::size_t pitch;
+    std::size_t offset;
+  };
+  std::vector<Rows> ranges;
+  std::size_t width = 0;
   std::size_t offset = 0;
   for_each_run([&](std::uint64_t at, std::size_t run) {
-    gpu().forget_in_replays(device, stream, at, run, &from, offset);
+    width = run;
+    Rows* const rows = ranges.empty() ? nullptr : &ranges.back();
+    const bool is_second = rows != nullptr && rows->last == rows->begin && at > rows->last + run;
+    if (is_second || (rows != nullptr && rows->pitch > 0 && at == rows->last + rows->pitch)) {
+      rows->pitch = static_cast<std::size_t>(at - rows->last);
+      rows->last = at;
+    } else {
+      ranges.push_back({at, at, 0, offset});
+    }
     offset += run;
     return true;
   });
+  if (ranges.size() > kMaxOrigins) {
+    forget_all();
+    return;
+  }
+  for (const Rows& rows : ranges) {
+    const auto bytes = static_cast<std::size_t>(rows.last - rows.begin) + width;
+    gpu().forget_in_replays(device, stream, rows.begin, bytes, &from, rows.offset,
+                            rows.pitch == 0 ? 0 : width, rows.pitch);
+  }
 }
 
 }  // namespace ferro::values

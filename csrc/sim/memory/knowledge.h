@@ -53,6 +53,16 @@ class Knowledge {
                          });
     return least;
   }
+  bool is_unknown(std::uint64_t begin, std::size_t bytes) const {
+    std::uint64_t done = begin;
+    facts_.for_each_held(begin, bytes,
+                         [&](std::uint64_t at, std::size_t part, const Fact& fact, std::size_t) {
+                           const bool goes_on = at == done && fact.certainty == FERRO_SIM_UNKNOWN;
+                           done = goes_on ? at + part : done;
+                           return goes_on;
+                         });
+    return done == begin + bytes;
+  }
   // Calls `visit(begin, bytes, certainty)` for each part of the range that is not known, in order.
   template <typename Visit>
   void for_each_unsure(std::uint64_t begin, std::size_t bytes, const Visit& visit) const {
