@@ -43,6 +43,7 @@ std::uint64_t identity_in_capture(std::uint64_t identity) {
 struct Facts {
   std::int64_t input_elements = 0;
   std::int64_t result_elements = 0;
+  std::int64_t largest = 0;  // the most elements of an input or result
   bool agrees = false;  // no input is of floating-point numbers
   bool computable = false;
   bool takes_unknown = false;
@@ -309,13 +310,11 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     }
     differs = most != certainty;
     certainty = most;
-    std::int64_t elements = 0;
     for (Operand& operand : operands) {
       operand.is_left_out =
           traits->argument_is_list[operand.place] && element_of(operand) == FERRO_SIM_UNKNOWN;
-      elements += operand.is_left_out ? 0 : operand.at.elements();
+      computable = computable && (operand.is_left_out || operand.at.elements() <= kMaxElements);
     }
-    computable = computable && elements <= kMaxElements;
   }
 
   // Whether elements of the results may be known although others are unknown. Notes the doubts of the
@@ -630,7 +629,9 @@ void Evaluation::find_operands(Arguments arguments) {
       if (!tensor.defined()) {
         return;
       }
-      job_->input_elements += overwritten ? 0 : tensor.numel();
+      const std::int64_t read = overwritten ? 0 : tensor.numel();
+      job_->input_elements += read;
+      job_->largest = std::max(job_->largest, read);
       if (!tensor.is_cuda()) {
         return;
       }
@@ -652,10 +653,10 @@ void Evaluation::find_operands(Arguments arguments) {
       device_ = device.has_index() ? device.index() : c10::cuda::current_device();
     }
   }
-  const std::int64_t most = traits_.costly ? kMaxCostlyElements : kMaxElements;
+  const bool is_small = traits_.costly ? job_->input_elements <= kMaxCostlyElements
+                                       : job_->largest <= kMaxElements;
   // The elements of lists are counted when it is clear which of them are known.
-  job_->computable =
-      traits_.computable && describable && (traits_.by_element || job_->input_elements <= most);
+  job_->computable = traits_.computable && describable && (traits_.by_element || is_small);
   const bool of_numbers =
       std::any_of(job_->operands.begin(), job_->operands.end(),
                   [](const Operand& operand) { return operand.is_input && is_number(operand.at); });
@@ -822,7 +823,9 @@ void Evaluation::collect_results(const Stack& stack) {
     for_each_tensor(value, [&](const at::Tensor& tensor, std::size_t i) {
       Job::Result& result = job_->results.emplace_back();
       if (result.slot.layout.describe(tensor)) {
-        job_->result_elements += result.slot.layout.elements();
+        const std::int64_t elements = result.slot.layout.elements();
+        job_->result_elements += elements;
+        job_->largest = std::max(job_->largest, elements);
         result.slot.of_argument = of_argument;
         result.slot.place = place;
         result.slot.in_list = i;
@@ -852,8 +855,8 @@ void Evaluation::choose() {
   const auto most = [&](std::int64_t elements) {
     return job.input_elements <= elements && job.result_elements <= elements;
   };
-  job.value_if_known =
-      traits_.by_element || most(traits_.costly ? kMaxCostlyElements : kMaxElements);
+  job.value_if_known = traits_.by_element || (traits_.costly ? most(kMaxCostlyElements)
+                                                             : job.largest <= kMaxElements);
   const bool gives_numbers =
       std::any_of(job.results.begin(), job.results.end(),
                   [](const Job::Result& result) { return is_number(result.slot.layout); });

@@ -64,6 +64,19 @@ print(json.dumps(found))
 """
 
 
+# Two tensors have more elements than one may have.
+MANY_ELEMENTS = """\
+import json, torch
+from ferro_alloc import sim
+one = torch.ones(1, dtype=torch.bool, device="cuda")
+found = []
+for elements in (300 << 20, 600 << 20):
+    same = torch.equal(one.expand(elements), torch.ones_like(one).expand(elements))
+    found.append([same, len(sim.uncomputed_reads())])
+print(json.dumps(found))
+"""
+
+
 # A tensor with gaps is one value with the bytes between its pieces.
 GAPS = """\
 import json, torch
@@ -170,6 +183,10 @@ def test_random_writes_with_gaps_have_the_host_s_values(
     assert found["computed"] > 0
     assert (found["wrong"], found["silent"], found["unsure"]) == ([], [], [])
     assert found["left"] == [0, 0, 0]
+
+
+def test_the_largest_tensor_of_an_operator_is_limited(run_simulated: RunSimulated) -> None:
+    assert last_line(run_simulated, MANY_ELEMENTS) == [[True, 0], [False, 1]]
 
 
 def test_a_write_with_gaps_is_one_value(run_simulated: RunSimulated) -> None:
