@@ -132,7 +132,8 @@ constexpr string_view kOverwriting[] = {
     "aten::cauchy_",       "aten::exponential_", "aten::copy_",      "aten::_foreach_zero_",
     "aten::_foreach_copy_"};
 // They overwrite all arguments that they write to.
-constexpr string_view kFilling[] = {"aten::_cummax_helper", "aten::_cummin_helper"};
+constexpr string_view kFilling[] = {"aten::_cummax_helper", "aten::_cummin_helper",
+                                    "aten::rrelu_with_noise"};
 
 // They add a product to their first argument, times `beta`.
 constexpr string_view kAddingProducts[] = {
@@ -143,13 +144,13 @@ constexpr string_view kAddingProducts[] = {
 
 // Parts of names of operators whose cost grows faster than their tensors.
 constexpr string_view kCostly[] = {
-    "aten::mm",   "addmm", "bmm",         "_mm",         "addmv",   "aten::mv",   "aten::dot",
-    "aten::vdot", "conv",  "cudnn_",      "attention",   "linalg_", "cholesky",   "aten::lu_",
-    "triangular", "geqrf", "ormqr",       "householder", "lstm",    "gru_",       "rnn_",
-    "cdist",      "pdist", "grid_sample", "ctc_loss",    "_fft_",   "matrix_exp", "transformer"};
+    "aten::mm",   "addmm", "bmm",      "_mm",         "addmv",      "aten::mv",   "aten::dot",
+    "aten::vdot", "conv",  "cudnn_",   "attention",   "linalg_",    "cholesky",   "aten::lu_",
+    "triangular", "geqrf", "ormqr",    "householder", "lstm",       "gru_",       "rnn_",
+    "cdist",      "pdist", "ctc_loss", "_fft_",       "matrix_exp", "transformer"};
 
 bool is_costly(string_view base) {
-  return base != "aten::linalg_vector_norm" &&
+  return base != "aten::linalg_vector_norm" && base.find("grid_sampler") == base.npos &&
          std::any_of(std::begin(kCostly), std::end(kCostly),
                      [&](string_view part) { return base.find(part) != base.npos; });
 }
@@ -239,7 +240,7 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
     if ((alias != nullptr && alias->isWrite()) || is_statistic) {
       traits.written.push_back(i);
       if (schema.arguments()[i].kwarg_only() || (i == 0 && is_one_of(base, kOverwriting)) ||
-          is_one_of(base, kFilling)) {
+          (i == 1 && base == "aten::rrelu_with_noise_") || is_one_of(base, kFilling)) {
         traits.overwritten.push_back(i);
       }
     }
