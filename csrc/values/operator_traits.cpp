@@ -108,6 +108,7 @@ constexpr string_view kMoving[] = {"aten::cat",
                                    "aten::masked_fill_",
                                    "aten::flip",
                                    "aten::roll",
+                                   "aten::channel_shuffle",
                                    "aten::triu",
                                    "aten::triu_",
                                    "aten::tril",
@@ -120,9 +121,10 @@ constexpr string_view kMoving[] = {"aten::cat",
                                    "aten::replication_pad3d"};
 // Each element of their results follows from one element of each input, or of each selector, but they
 // are not tagged as pointwise.
-constexpr string_view kByElement[] = {"aten::copy_",   "aten::masked_fill", "aten::masked_fill_",
-                                      "aten::complex", "aten::polar",       "aten::gather",
-                                      "aten::take"};
+constexpr string_view kByElement[] = {
+    "aten::copy_",         "aten::complex",     "aten::polar", "aten::floor_divide",
+    "aten::rsub",          "aten::gather",      "aten::take",  "aten::masked_fill",
+    "aten::floor_divide_", "aten::masked_fill_"};
 constexpr string_view kSelectors[] = {"condition", "index", "indices", "mask"};
 
 // They overwrite their first argument.
@@ -164,6 +166,17 @@ bool is_kept_up(string_view base, string_view argument) {
 bool is_tensor(const c10::Argument& argument) {
   const auto& type = *argument.type();
   return type.isSubtypeOf(*c10::TensorType::get()) || type.isSubtypeOf(*c10::ListType::ofTensors());
+}
+
+// Many operators that work in place are not tagged, while those that return a result are.
+bool is_pointwise(const c10::OperatorHandle& op) {
+  c10::OperatorName name = op.operator_name();
+  if (op.hasTag(at::Tag::pointwise) || !name.name.ends_with('_')) {
+    return op.hasTag(at::Tag::pointwise);
+  }
+  name.name.pop_back();
+  const auto other = c10::Dispatcher::singleton().findSchema(name);
+  return other && other->hasTag(at::Tag::pointwise);
 }
 
 std::optional<Positions> positions_of(string_view base, const c10::FunctionSchema& schema) {
@@ -288,7 +301,7 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
   traits.gives_finite = base == "aten::_softmax" || base == "aten::sigmoid";
   if ((traits.kind == Kind::kPlain || traits.kind == Kind::kCopy) && !traits.random &&
       !traits.by_element) {
-    traits.works_by_element = op.hasTag(at::Tag::pointwise) || is_one_of(base, kByElement);
+    traits.works_by_element = is_pointwise(op) || is_one_of(base, kByElement);
     traits.moves = is_one_of(base, kMoving) && !schema.argumentIndexWithName("reduce");
   }
   for (std::size_t i = 0; traits.moves && i < schema.arguments().size(); ++i) {

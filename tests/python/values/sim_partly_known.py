@@ -64,6 +64,8 @@ CASES = {
     "numbers": lambda x, d, u: x.float().bfloat16().double(),
     "arithmetic": lambda x, d, u: (x * 3 - known.to(d)) * 2 + x[0],
     "in place": lambda x, d, u: x.add_(known.to(d)).mul_(2),
+    "compared in place": lambda x, d, u: x.ne_(-1),
+    "divisions": lambda x, d, u: torch.cat([(x * 4) // 4, (5 - x * 3).floor_divide_(3)]),
     "comparisons": lambda x, d, u: (x == -1).logical_not() ^ odd.to(d),
     "transposed": lambda x, d, u: x.t().contiguous(),
     "view": lambda x, d, u: x[1:, 1:4].contiguous() + 1,
