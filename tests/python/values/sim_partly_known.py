@@ -1,8 +1,8 @@
 """Operators on tensors of which some elements are unknown, compared with the host.
 
-What may be known is found on the host: the elements of a result that are the same whatever the unknown
-elements are. Prints the results with other values (`wrong`), with known elements that count as unknown
-(`lost`), and with unknown elements that count as known (`silent`).
+On the host the unknown elements have one number, and then another: the elements of a result that do
+not change may be known. Prints the results with other values (`wrong`), with known elements that
+count as unknown (`lost`), and with unknown elements that count as known (`silent`).
 """
 
 import json

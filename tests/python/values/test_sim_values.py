@@ -112,6 +112,23 @@ def test_what_follows_from_known_elements_is_known_beside_unknown_ones(
     assert found == {"wrong": [], "lost": [], "silent": [], "cases": 46}
 
 
+@pytest.mark.parametrize(
+    ("activate", "seed"),
+    [
+        ({}, 1),
+        (LATE, 2),
+        *(pytest.param({}, seed, marks=pytest.mark.long) for seed in range(3, 9)),
+        *(pytest.param(LATE, seed, marks=pytest.mark.long) for seed in range(9, 12)),
+    ],
+)
+def test_random_programs_know_what_follows_from_known_elements(
+    run_simulated: RunSimulated, activate: dict[str, Any], seed: int
+) -> None:
+    done = run_simulated("sim_random_parts.py", str(seed), "300", **activate)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found == {"wrong": [], "silent": [], "lost": [], "left": [0, 0, 0]}
+
+
 TWO_CARDS = """\
 import json, torch
 from ferro_alloc import sim
