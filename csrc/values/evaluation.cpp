@@ -44,7 +44,7 @@ struct Facts {
   std::int64_t input_elements = 0;
   std::int64_t result_elements = 0;
   std::int64_t largest = 0;  // the most elements of an input or result
-  bool agrees = false;  // no input is of floating-point numbers
+  bool agrees = false;       // no input is of floating-point numbers
   bool computable = false;
   bool takes_unknown = false;
   bool taken = false;  // `take` has run
@@ -653,8 +653,8 @@ void Evaluation::find_operands(Arguments arguments) {
       device_ = device.has_index() ? device.index() : c10::cuda::current_device();
     }
   }
-  const bool is_small = traits_.costly ? job_->input_elements <= kMaxCostlyElements
-                                       : job_->largest <= kMaxElements;
+  const bool is_small =
+      traits_.costly ? job_->input_elements <= kMaxCostlyElements : job_->largest <= kMaxElements;
   // The elements of lists are counted when it is clear which of them are known.
   job_->computable = traits_.computable && describable && (traits_.by_element || is_small);
   const bool of_numbers =
@@ -855,8 +855,8 @@ void Evaluation::choose() {
   const auto most = [&](std::int64_t elements) {
     return job.input_elements <= elements && job.result_elements <= elements;
   };
-  job.value_if_known = traits_.by_element || (traits_.costly ? most(kMaxCostlyElements)
-                                                             : job.largest <= kMaxElements);
+  job.value_if_known = traits_.by_element ||
+                       (traits_.costly ? most(kMaxCostlyElements) : job.largest <= kMaxElements);
   const bool gives_numbers =
       std::any_of(job.results.begin(), job.results.end(),
                   [](const Job::Result& result) { return is_number(result.slot.layout); });
