@@ -92,10 +92,13 @@ int ferro_sim_exchange(uint64_t address, size_t bytes, struct ferro_sim_contents
 int ferro_sim_originate(uint64_t address, size_t bytes, const struct ferro_sim_origin* origin,
                         size_t offset);
 /* Fills in the origins of the range, in order, or of its beginning if there are more than `room`.
- * Returns their number. Plain bytes without an origin get one that is derived from them. `least` gets
- * the certainty of the least certain byte. */
+ * Returns their number. Plain bytes without an origin get one that is derived from them.
+ * `certainties` gets those of the range; the most certain byte may be missed behind the origins. */
 int64_t ferro_sim_origins(uint64_t address, size_t bytes, struct ferro_sim_origin_piece* pieces,
-                          size_t room, enum ferro_sim_certainty* least);
+                          size_t room, struct ferro_sim_certainties* certainties);
+/* Fills in a byte for each element of the range: how far its least certain byte is from known (0 for
+ * known, 2 for unknown). `bytes` is a multiple of `element_bytes`. */
+int ferro_sim_doubts(uint64_t address, size_t bytes, size_t element_bytes, uint8_t* doubts);
 /* Writes bytes, and marks them. A null source writes zeros, or with `keep` only marks the bytes. */
 int ferro_sim_write(uint64_t address, const void* source, size_t bytes,
                     enum ferro_sim_certainty certainty, int keep);
@@ -104,9 +107,11 @@ int ferro_sim_forget(uint64_t address, size_t bytes, int keep,
                      const struct ferro_sim_origin* origin, size_t offset);
 /* The same for what a captured operator writes: makes the range unknown now and in each replay, after
  * the last work that the stream's capture recorded, unless that work writes the range. Each replay
- * gives another identity. */
+ * gives another identity. Of each `pitch` bytes only the first `width` ones are written; those between
+ * them become unknown too only if all of the range is; a width of 0: all bytes are written. */
 int ferro_sim_forget_in_replays(int device, void* stream, uint64_t address, size_t bytes,
-                                const struct ferro_sim_origin* origin, size_t offset);
+                                const struct ferro_sim_origin* origin, size_t offset, size_t width,
+                                size_t pitch);
 /* Between these calls every copy of at most 8 bytes to the host that this thread submits delivers the
  * low bytes of this value. One of up to 16 bytes delivers 1 and the value: a search that found this
  * position. Calls may be nested; the innermost value counts. */

@@ -4,6 +4,7 @@
 #include "sim/driver/submission.h"
 #include "sim/machine/locate.h"
 #include "sim/machine/machine.h"
+#include "sim/machine/perform.h"
 #include "sim/memory/origins.h"
 
 #include <algorithm>
@@ -191,22 +192,47 @@ FERRO_SIM_CONTROL int ferro_sim_originate(uint64_t address, size_t bytes,
 
 FERRO_SIM_CONTROL int64_t ferro_sim_origins(uint64_t address, size_t bytes,
                                             ferro_sim_origin_piece* pieces, size_t room,
-                                            ferro_sim_certainty* least) {
+                                            ferro_sim_certainties* certainties) {
   const Segments segments(address, bytes);
   if (!segments.mapped()) {
     return -1;
   }
   static std::vector<ferro_sim_origin_piece> found;
   found.clear();
-  *least = FERRO_SIM_KNOWN;
+  *certainties = {FERRO_SIM_KNOWN, FERRO_SIM_UNKNOWN};
   for (const auto& segment : segments) {
     const std::size_t left = room - std::min(room, found.size());
-    *least =
-        std::min(*least, segment.memory->list_origins(segment.offset, segment.bytes, left, found));
+    const ferro_sim_certainties there =
+        segment.memory->list_origins(segment.offset, segment.bytes, left, found);
+    certainties->least = std::min(certainties->least, there.least);
+    certainties->most = std::max(certainties->most, there.most);
   }
   found.resize(std::min(found.size(), room));
   std::copy(found.begin(), found.end(), pieces);
   return static_cast<int64_t>(found.size());
+}
+
+FERRO_SIM_CONTROL int ferro_sim_doubts(uint64_t address, size_t bytes, size_t element_bytes,
+                                       uint8_t* doubts) {
+  const Segments segments(address, bytes);
+  if (!segments.mapped()) {
+    return -1;
+  }
+  std::fill_n(doubts, bytes / element_bytes, uint8_t{0});
+  std::size_t before = 0;
+  for (const auto& segment : segments) {
+    segment.memory->knowledge().for_each_unsure(
+        segment.offset, segment.bytes,
+        [&](std::size_t at, std::size_t part, ferro_sim_certainty certainty) {
+          const std::size_t begin = before + (at - segment.offset);
+          const auto doubt = static_cast<uint8_t>(FERRO_SIM_KNOWN - certainty);
+          for (std::size_t i = begin / element_bytes; i * element_bytes < begin + part; ++i) {
+            doubts[i] = std::max(doubts[i], doubt);
+          }
+        });
+    before += segment.bytes;
+  }
+  return 0;
 }
 
 FERRO_SIM_CONTROL int ferro_sim_write(uint64_t address, const void* source, size_t bytes,
@@ -245,19 +271,22 @@ FERRO_SIM_CONTROL int ferro_sim_forget(uint64_t address, size_t bytes, int keep,
 
 FERRO_SIM_CONTROL int ferro_sim_forget_in_replays(int device, void* handle, uint64_t address,
                                                   size_t bytes, const ferro_sim_origin* origin,
-                                                  size_t offset) {
+                                                  size_t offset, size_t width, size_t pitch) {
   Machine& machine = Machine::current();
   ferro::sim::Stream* stream = find_stream(machine, device, handle);
-  if (stream == nullptr || ferro_sim_forget(address, bytes, 1, origin, offset) != 0) {
+  if (stream == nullptr || !Segments(address, bytes).mapped()) {
     return -1;
   }
+  using Ranges = std::vector<ferro::sim::UnknownBytes>;
+  const Ranges ranges = {{address, bytes, *origin, offset, width, pitch}};
+  perform(machine, ferro::sim::Forget{std::make_shared<const Ranges>(ranges), 0}, device);
   if (stream->capture != nullptr && !stream->capture_front.empty() &&
       !is_written_by(stream->capture_front.back()->work(), address)) {
     auto& unknown = stream->capture_front.back()->unknown;
     if (unknown == nullptr) {
-      unknown = std::make_shared<std::vector<ferro::sim::UnknownBytes>>();
+      unknown = std::make_shared<Ranges>();
     }
-    unknown->push_back({address, bytes, *origin, offset});
+    unknown->push_back(ranges.front());
   }
   return 0;
 }

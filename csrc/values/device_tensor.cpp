@@ -129,7 +129,7 @@ ferro_sim_certainty DeviceTensor::certainty(ferro_sim_certainty of_span) const {
 DeviceTensor::Origins DeviceTensor::origins(std::uint64_t address, std::size_t bytes) {
   static ferro_sim_origin_piece found[kMaxOrigins];
   Origins all;
-  const std::int64_t count = gpu().origins(address, bytes, found, kMaxOrigins, &all.least);
+  const std::int64_t count = gpu().origins(address, bytes, found, kMaxOrigins, &all.of_span);
   all.pieces = {found, static_cast<std::size_t>(std::max<std::int64_t>(count, 0))};
   return all;
 }
@@ -153,6 +153,59 @@ void DeviceTensor::originate(const ferro_sim_origin& from) const {
     offset += run;
     return true;
   });
+}
+
+std::optional<at::Tensor> DeviceTensor::doubts(std::int64_t most) const {
+  const auto spanned = static_cast<std::int64_t>(span() / element_bytes_);
+  if (spanned > most && !is_dense()) {
+    return std::nullopt;
+  }
+  const at::Tensor all = at::detail::empty_cpu({spanned}, at::kByte);
+  if (gpu().doubts(address_, span(), element_bytes_, all.mutable_data_ptr<std::uint8_t>()) != 0) {
+    return std::nullopt;
+  }
+  const at::Tensor elements = all.as_strided(sizes_, strides_);
+  const bool any_known = elements.min().item<std::uint8_t>() < FERRO_SIM_KNOWN - FERRO_SIM_UNKNOWN;
+  return any_known ? std::optional(elements) : std::nullopt;
+}
+
+std::optional<at::Tensor> DeviceTensor::lay_out_doubts(const at::Tensor& doubts,
+                                                       std::int64_t most) const {
+  at::Tensor laid_out = is_dense() ? at::detail::empty_strided_cpu(sizes_, strides_, at::kByte)
+                                   : at::detail::empty_cpu(sizes_, at::kByte);
+  laid_out.copy_(doubts.expand(sizes_));
+  const auto* const doubt = laid_out.const_data_ptr<std::uint8_t>();
+  constexpr std::uint8_t kUnknown = FERRO_SIM_KNOWN - FERRO_SIM_UNKNOWN;
+  bool is_unknown = doubt[0] == kUnknown;
+  std::int64_t changes = 0;
+  for (std::int64_t i = 1; i < elements_; ++i) {
+    is_unknown = is_unknown && doubt[i] == kUnknown;
+    changes += doubt[i] != doubt[i - 1] ? 1 : 0;
+  }
+  return is_unknown || changes > most ? std::nullopt : std::optional(laid_out);
+}
+
+void DeviceTensor::mark(const at::Tensor& laid_out_doubts) const {
+  const auto* doubts = laid_out_doubts.const_data_ptr<std::uint8_t>();
+  const auto mark_run = [&](std::uint64_t address, std::size_t run) {
+    const std::size_t count = run / element_bytes_;
+    for (std::size_t begin = 0, end = 0; begin < count; begin = end) {
+      while (end < count && doubts[end] == doubts[begin]) {
+        ++end;
+      }
+      if (doubts[begin] != 0) {
+        gpu().write(address + begin * element_bytes_, nullptr, (end - begin) * element_bytes_,
+                    static_cast<ferro_sim_certainty>(FERRO_SIM_KNOWN - doubts[begin]), 1);
+      }
+    }
+    doubts += count;
+    return true;
+  };
+  if (is_dense()) {
+    mark_run(address_, span());
+  } else {
+    for_each_run(mark_run);
+  }
 }
 
 Taken DeviceTensor::zeros() const {
@@ -352,16 +405,45 @@ void DeviceTensor::forget(bool keep, const ferro_sim_origin& from) const {
 }
 
 void DeviceTensor::forget_in_replays(int device, void* stream, const ferro_sim_origin& from) const {
-  if (is_dense() || runs() > static_cast<std::int64_t>(kMaxOrigins)) {
-    gpu().forget_in_replays(device, stream, address_, span(), &from, 0);
+  const auto forget_all = [&] {
+    gpu().forget_in_replays(device, stream, address_, span(), &from, 0, 0, 0);
+  };
+  if (is_dense() || runs() > kMaxForgotten) {
+    forget_all();
     return;
   }
+  // Runs at equal distances are one range.
+  struct Rows {
+    std::uint64_t begin;
+    std::uint64_t last;
+    std::size_t pitch;
+    std::size_t offset;
+  };
+  std::vector<Rows> ranges;
+  std::size_t width = 0;
   std::size_t offset = 0;
   for_each_run([&](std::uint64_t at, std::size_t run) {
-    gpu().forget_in_replays(device, stream, at, run, &from, offset);
+    width = run;
+    Rows* const rows = ranges.empty() ? nullptr : &ranges.back();
+    const bool is_second = rows != nullptr && rows->last == rows->begin && at > rows->last + run;
+    if (is_second || (rows != nullptr && rows->pitch > 0 && at == rows->last + rows->pitch)) {
+      rows->pitch = static_cast<std::size_t>(at - rows->last);
+      rows->last = at;
+    } else {
+      ranges.push_back({at, at, 0, offset});
+    }
     offset += run;
     return true;
   });
+  if (ranges.size() > kMaxOrigins) {
+    forget_all();
+    return;
+  }
+  for (const Rows& rows : ranges) {
+    const auto bytes = static_cast<std::size_t>(rows.last - rows.begin) + width;
+    gpu().forget_in_replays(device, stream, rows.begin, bytes, &from, rows.offset,
+                            rows.pitch == 0 ? 0 : width, rows.pitch);
+  }
 }
 
 }  // namespace ferro::values

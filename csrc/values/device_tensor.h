@@ -43,11 +43,15 @@ class DeviceTensor {
   // first pieces of very many. Valid until the next call.
   struct Origins {
     std::span<const ferro_sim_origin_piece> pieces;
-    ferro_sim_certainty least = FERRO_SIM_UNKNOWN;  // of the bytes between the elements too
+    // Of the bytes between the elements too, and the most certain one of the listed pieces.
+    ferro_sim_certainties of_span = {FERRO_SIM_UNKNOWN, FERRO_SIM_UNKNOWN};
   };
   Origins origins() const { return origins(address_, span()); }
-  // The same with zeros in place of its elements.
+  // Zeros in place of what its elements are now.
   Taken zeros() const;
+  // How far each element is from known (0 for known, 2 for unknown), as a host tensor of bytes. None:
+  // all are unknown, or it has gaps and spans more than `most` elements.
+  std::optional<at::Tensor> doubts(std::int64_t most) const;
   // A host tensor of the same layout as far as elements are dense, uninitialised.
   at::Tensor make_host_tensor() const;
   // The same elements, laid out as `hold` and `write` need them. None if the sizes or types differ.
@@ -85,6 +89,11 @@ class DeviceTensor {
              const ferro_sim_origin& from) const;
   // What a captured operator writes: makes all bytes unknown now and in each replay.
   void forget_in_replays(int device, void* stream, const ferro_sim_origin& from) const;
+  // Such doubts, expanded to its sizes, as `mark` needs them. None if they differ in more than `most`
+  // places, or all elements are unknown.
+  std::optional<at::Tensor> lay_out_doubts(const at::Tensor& doubts, std::int64_t most) const;
+  // Marks its elements, which are known.
+  void mark(const at::Tensor& laid_out_doubts) const;
   // Makes all bytes unknown, and zeros them unless `keep`.
   void forget(bool keep, const ferro_sim_origin& from) const;
 

@@ -43,7 +43,8 @@ std::uint64_t identity_in_capture(std::uint64_t identity) {
 struct Facts {
   std::int64_t input_elements = 0;
   std::int64_t result_elements = 0;
-  bool agrees = false;  // no input is of floating-point numbers
+  std::int64_t largest = 0;  // the most elements of an input or result
+  bool agrees = false;       // no input is of floating-point numbers
   bool computable = false;
   bool takes_unknown = false;
   bool taken = false;  // `take` has run
@@ -61,6 +62,7 @@ struct Facts {
   ferro_sim_origin origin = {0, FERRO_SIM_KNOWN, 0, 0};
   bool tells_lows = false;  // the results are unknown, and which of them are low is not
   bool differs = false;     // the elements of its lists are not equally certain
+  bool in_part = false;     // the results are unknown, except for some of their elements
 };
 
 // Queued work of an evaluation, of which each turn holds a reference.
@@ -68,6 +70,7 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
   struct Result {
     Value::Slot slot;
     bool keeps = false;
+    at::Tensor doubts = {};  // of a result that is known in part
   };
 
   Job(const c10::OperatorHandle& op, const OperatorTraits& of) : host(op, of), traits(&of) {}
@@ -118,7 +121,8 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
       if (has_identity) {
         add_to(of_inputs, operand, origins);
       }
-      const ferro_sim_certainty is = operand.at.certainty(of_span);
+      const ferro_sim_certainty is = operand.at.certainty(of_span.least);
+      operand.certainties = {is, of_span.most};
       if (traits->by_element) {
         element_of(operand) = std::min(element_of(operand), is);
       }
@@ -157,7 +161,10 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     if (traits->by_element) {
       keep_elements_apart();
     }
-    computable = computable && (certainty != FERRO_SIM_UNKNOWN || takes_unknown || tells_lows);
+    in_part = computable && certainty == FERRO_SIM_UNKNOWN && !is_assumed &&
+              (traits->works_by_element || traits->moves) && find_parts();
+    computable =
+        computable && (certainty != FERRO_SIM_UNKNOWN || takes_unknown || tells_lows || in_part);
     for (Operand& operand : operands) {
       operand.is_ones = operand.is_ones && tells_lows;
       if (computable && operand.is_input && !operand.is_ones && !operand.is_left_out) {
@@ -183,6 +190,7 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
 
   void give() {
     given = true;
+    in_part = in_part && computable && value_if_known && find_doubts();
     const bool has_values = ran || (computable && has_value_if_taken() && Recipe::make_room());
     if (!has_values && certainty == FERRO_SIM_UNKNOWN && origin.has_lows != 0) {
       origin.has_lows = 0;
@@ -213,11 +221,13 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     auto next = made.begin();
     for (const Result& result : results) {
       if (next != made.end() && is_made_first(result)) {
-        result.slot.layout.hold(**next++, certainty_of(result.slot));
+        result.slot.layout.hold(**next++, certainty_of(result));
+      } else if (!has_values || is_left_out(result.slot) || !give_value(result, recipe)) {
+        result.slot.layout.forget(result.keeps, origin_of(result.slot));
         continue;
       }
-      if (!has_values || is_left_out(result.slot) || !give_value(result, recipe)) {
-        result.slot.layout.forget(result.keeps, origin_of(result.slot));
+      if (result.doubts.defined()) {
+        result.slot.layout.mark(result.doubts);
       }
     }
     if (chosen_from && !has_values && !results.empty()) {
@@ -245,8 +255,9 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
   }
 
   bool has_value_if_taken() const {
-    return certainty != FERRO_SIM_UNKNOWN ? value_if_known
-                                          : value_if_unknown || (tells_lows && value_if_known);
+    return certainty != FERRO_SIM_UNKNOWN || in_part
+               ? value_if_known
+               : value_if_unknown || (tells_lows && value_if_known);
   }
 
  private:
@@ -299,18 +310,79 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     }
     differs = most != certainty;
     certainty = most;
-    std::int64_t elements = 0;
     for (Operand& operand : operands) {
       operand.is_left_out =
           traits->argument_is_list[operand.place] && element_of(operand) == FERRO_SIM_UNKNOWN;
-      elements += operand.is_left_out ? 0 : operand.at.elements();
+      computable = computable && (operand.is_left_out || operand.at.elements() <= kMaxElements);
     }
-    computable = computable && elements <= kMaxElements;
+  }
+
+  // Whether elements of the results may be known although others are unknown. Notes the doubts of the
+  // inputs.
+  bool find_parts() {
+    if (input_elements > max_in_part()) {
+      return false;
+    }
+    ferro_sim_certainty moved = FERRO_SIM_UNKNOWN;
+    for (Operand& operand : operands) {
+      if (!operand.is_input) {
+        continue;
+      }
+      auto& [least, most] = operand.certainties;
+      if (least == FERRO_SIM_UNKNOWN && most != FERRO_SIM_UNKNOWN) {
+        const BelowModes guard;
+        operand.doubts = operand.at.doubts(max_in_part()).value_or(at::Tensor());
+        most = operand.doubts.defined() ? most : FERRO_SIM_UNKNOWN;
+      }
+      if (operand.doubts.defined() && operand.is_ones && tells_lows) {
+        return false;  // its known elements are not computed
+      }
+      if (traits->moves && !traits->selects(operand.place)) {
+        moved = std::max(moved, most);
+      } else if ((traits->works_by_element ? most : least) == FERRO_SIM_UNKNOWN) {
+        return false;  // all elements follow from it
+      }
+    }
+    return !traits->moves || moved != FERRO_SIM_UNKNOWN;
+  }
+
+  std::int64_t max_in_part() const { return agrees ? kMaxPartlyKnown : kMaxPartlyKnownNumbers; }
+
+  // Gives the results doubts. False: all of their elements are unknown.
+  bool find_doubts() {
+    const BelowModes guard;
+    bool any = false;
+    try {
+      if (result_elements <= max_in_part() && host.find_doubts(operands)) {
+        for (Result& result : results) {
+          const Value::Slot& slot = result.slot;
+          const auto doubts = host.doubts(slot.of_argument, slot.place, slot.in_list);
+          const auto laid_out =
+              doubts ? slot.layout.lay_out_doubts(*doubts, kMaxParts) : std::nullopt;
+          result.doubts = laid_out.value_or(at::Tensor());
+          any = any || laid_out.has_value();
+        }
+      }
+    } catch (const std::exception&) {
+      any = false;
+    }
+    host.clear(false);
+    for (Operand& operand : operands) {
+      operand.doubts.reset();
+    }
+    for (Result& result : results) {
+      result.doubts = any ? result.doubts : at::Tensor();
+    }
+    return any;
   }
 
   ferro_sim_certainty certainty_of(const Value::Slot& slot) const {
     return differs && slot.in_list + 1 < of_elements.size() ? of_elements[slot.in_list + 1]
                                                             : certainty;
+  }
+  // Before its elements are marked.
+  ferro_sim_certainty certainty_of(const Result& result) const {
+    return result.doubts.defined() ? FERRO_SIM_KNOWN : certainty_of(result.slot);
   }
   bool is_left_out(const Value::Slot& slot) const {
     return differs && certainty_of(slot) == FERRO_SIM_UNKNOWN;
@@ -367,7 +439,7 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     const DeviceTensor& there = result.slot.layout;
     const ferro_sim_origin from = origin_of(result.slot);
     if (recipe && there.can_hold() && !there.is_interleaved()) {
-      there.hold(*ValueRef(Value::make(recipe, result.slot, from)), certainty_of(result.slot));
+      there.hold(*ValueRef(Value::make(recipe, result.slot, from)), certainty_of(result));
       return true;
     }
     if (recipe && there.is_interleaved() && hold_span(result, recipe, from)) {
@@ -385,9 +457,9 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
       return false;
     }
     if (there.can_hold()) {
-      there.hold(*ValueRef(Value::make(*computed, from)), certainty_of(result.slot));
+      there.hold(*ValueRef(Value::make(*computed, from)), certainty_of(result));
     } else {
-      there.write(*computed, certainty_of(result.slot), from);
+      there.write(*computed, certainty_of(result), from);
     }
     return true;
   }
@@ -403,7 +475,7 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     const std::size_t bytes = under->taken.pieces.bytes();
     const ferro_sim_origin all = there.origin_of_span(begin, bytes, from);
     const ValueRef value(Value::make(recipe, result.slot, all, std::move(*under)));
-    return there.hold_span(*value, begin, bytes, certainty_of(result.slot));
+    return there.hold_span(*value, begin, bytes, certainty_of(result));
   }
 
   // Positions of numbers are choices; those of unknown integers and booleans are unknown.
@@ -557,7 +629,9 @@ void Evaluation::find_operands(Arguments arguments) {
       if (!tensor.defined()) {
         return;
       }
-      job_->input_elements += overwritten ? 0 : tensor.numel();
+      const std::int64_t read = overwritten ? 0 : tensor.numel();
+      job_->input_elements += read;
+      job_->largest = std::max(job_->largest, read);
       if (!tensor.is_cuda()) {
         return;
       }
@@ -579,10 +653,10 @@ void Evaluation::find_operands(Arguments arguments) {
       device_ = device.has_index() ? device.index() : c10::cuda::current_device();
     }
   }
-  const std::int64_t most = traits_.costly ? kMaxCostlyElements : kMaxElements;
+  const bool is_small =
+      traits_.costly ? job_->input_elements <= kMaxCostlyElements : job_->largest <= kMaxElements;
   // The elements of lists are counted when it is clear which of them are known.
-  job_->computable =
-      traits_.computable && describable && (traits_.by_element || job_->input_elements <= most);
+  job_->computable = traits_.computable && describable && (traits_.by_element || is_small);
   const bool of_numbers =
       std::any_of(job_->operands.begin(), job_->operands.end(),
                   [](const Operand& operand) { return operand.is_input && is_number(operand.at); });
@@ -749,7 +823,9 @@ void Evaluation::collect_results(const Stack& stack) {
     for_each_tensor(value, [&](const at::Tensor& tensor, std::size_t i) {
       Job::Result& result = job_->results.emplace_back();
       if (result.slot.layout.describe(tensor)) {
-        job_->result_elements += result.slot.layout.elements();
+        const std::int64_t elements = result.slot.layout.elements();
+        job_->result_elements += elements;
+        job_->largest = std::max(job_->largest, elements);
         result.slot.of_argument = of_argument;
         result.slot.place = place;
         result.slot.in_list = i;
@@ -779,8 +855,8 @@ void Evaluation::choose() {
   const auto most = [&](std::int64_t elements) {
     return job.input_elements <= elements && job.result_elements <= elements;
   };
-  job.value_if_known =
-      traits_.by_element || most(traits_.costly ? kMaxCostlyElements : kMaxElements);
+  job.value_if_known = traits_.by_element ||
+                       (traits_.costly ? most(kMaxCostlyElements) : job.largest <= kMaxElements);
   const bool gives_numbers =
       std::any_of(job.results.begin(), job.results.end(),
                   [](const Job::Result& result) { return is_number(result.slot.layout); });

@@ -34,6 +34,7 @@ void find_gpu() {
   find(gpu.write, "ferro_sim_write");
   find(gpu.originate, "ferro_sim_originate");
   find(gpu.origins, "ferro_sim_origins");
+  find(gpu.doubts, "ferro_sim_doubts");
   find(gpu.forget, "ferro_sim_forget");
   find(gpu.forget_in_replays, "ferro_sim_forget_in_replays");
   find(gpu.answer, "ferro_sim_answer");

@@ -19,6 +19,7 @@ struct Gpu {
   decltype(&ferro_sim_write) write;
   decltype(&ferro_sim_originate) originate;
   decltype(&ferro_sim_origins) origins;
+  decltype(&ferro_sim_doubts) doubts;
   decltype(&ferro_sim_forget) forget;
   decltype(&ferro_sim_forget_in_replays) forget_in_replays;
   decltype(&ferro_sim_answer) answer;

@@ -153,24 +153,31 @@ void HostOperator::seed(Arguments arguments, int device) {
   repeatable_seed_ = mix(start >> 32 == 0 ? start : 0);
 }
 
-bool HostOperator::put_operands(Stack& stack) {
+std::optional<at::Tensor> HostOperator::make_host(const Operand& operand) const {
+  const bool writable = std::find(traits_->written.begin(), traits_->written.end(),
+                                  operand.place) != traits_->written.end();
+  auto host = operand.is_left_out
+                  ? std::optional(at::Tensor(at::detail::empty_cpu({}, operand.at.type())))
+              : operand.taken ? operand.taken->compute(writable)
+                              : std::optional(operand.at.make_host_tensor());
+  // PyTorch's own kernel sorts expanded rows in place, where they share elements.
+  if (host && traits_->sorts_in_place && !writable) {
+    *host = host->contiguous();
+  }
+  if (host && (operand.is_ones || operand.is_left_out)) {
+    host->fill_(1);
+  }
+  return host;
+}
+
+template <typename Make>
+bool HostOperator::put_operands(Stack& stack, const std::vector<Operand>& operands,
+                                const Make& make) {
   std::size_t copied = stack.size();  // the place of the list that was copied last
-  for (const Operand& operand : operands_) {
-    const bool writable = std::find(traits_->written.begin(), traits_->written.end(),
-                                    operand.place) != traits_->written.end();
-    auto host = operand.is_left_out
-                    ? std::optional(at::Tensor(at::detail::empty_cpu({}, operand.at.type())))
-                : operand.taken ? operand.taken->compute(writable)
-                                : std::optional(operand.at.make_host_tensor());
+  for (const Operand& operand : operands) {
+    const std::optional<at::Tensor> host = make(operand);
     if (!host) {
       return false;
-    }
-    // PyTorch's own kernel sorts expanded rows in place, where they share elements.
-    if (traits_->sorts_in_place && !writable) {
-      *host = host->contiguous();
-    }
-    if (operand.is_ones || operand.is_left_out) {
-      host->fill_(1);
     }
     c10::IValue& argument = stack[operand.place];
     if (argument.isTensor()) {
@@ -188,14 +195,15 @@ bool HostOperator::put_operands(Stack& stack) {
     }
     copied = operand.place;
   }
-  if (traits_->generator) {
-    for (std::size_t i = 0; i < stack.size(); ++i) {
-      if (op_.schema().arguments()[i].name() == "generator") {
-        stack[i] = at::make_generator<at::CPUGeneratorImpl>(seed_);
-      }
+  return true;
+}
+
+void HostOperator::put_generator(Stack& stack) const {
+  for (std::size_t i = 0; traits_->generator && i < stack.size(); ++i) {
+    if (op_.schema().arguments()[i].name() == "generator") {
+      stack[i] = at::make_generator<at::CPUGeneratorImpl>(seed_);
     }
   }
-  return true;
 }
 
 void HostOperator::call(Stack& stack) const {
@@ -221,9 +229,10 @@ bool HostOperator::run() {
   const UnderDefaultType guard(default_type_);
   try {
     Stack stack = arguments_;
-    if (!put_operands(stack)) {
+    if (!put_operands(stack, operands_, [this](const Operand& o) { return make_host(o); })) {
       return false;
     }
+    put_generator(stack);
     called_with_ = stack;
     call(stack);
     make_results_of_device(*traits_, called_with_, stack);
@@ -235,9 +244,64 @@ bool HostOperator::run() {
   }
 }
 
+namespace {
+
+// `sizes`: of a tensor whose elements are equally certain.
+at::Tensor doubts_of(const Operand& operand, at::IntArrayRef sizes) {
+  return operand.doubts.defined()
+             ? operand.doubts
+             : at::full(sizes, FERRO_SIM_KNOWN - operand.certainties.least, at::kByte);
+}
+
+}  // namespace
+
+bool HostOperator::find_doubts(const std::vector<Operand>& operands) {
+  doubts_ = at::zeros({}, at::kByte);
+  for (const Operand& operand : operands) {
+    if (operand.is_input && (!traits_->moves || traits_->selects(operand.place))) {
+      doubts_ = at::maximum(doubts_, doubts_of(operand, {}));
+    }
+  }
+  return !traits_->moves || move_doubts(operands);
+}
+
+bool HostOperator::move_doubts(const std::vector<Operand>& operands) {
+  Stack stack = arguments_;
+  for (std::size_t i = 0; i < stack.size(); ++i) {
+    const c10::Argument& argument = op_.schema().arguments()[i];
+    if (stack[i].isTensor() && stack[i].toTensor().defined() && !traits_->selects(i)) {
+      stack[i] = at::zeros(stack[i].toTensor().sizes(), at::kByte);
+    } else if (argument.type()->kind() == c10::TypeKind::NumberType) {
+      stack[i] = 0;
+    } else if (argument.name() == "accumulate" && stack[i].toBool()) {
+      return false;  // sums are no elements
+    }
+  }
+  const bool has_all = put_operands(stack, operands, [this](const Operand& operand) {
+    return traits_->selects(operand.place) ? operand.taken->compute(false)
+                                           : std::optional(doubts_of(operand, operand.at.sizes()));
+  });
+  if (has_all) {
+    called_with_ = stack;
+    call(stack);
+    results_ = std::move(stack);
+  }
+  return has_all;
+}
+
+std::optional<at::Tensor> HostOperator::doubts(bool of_argument, std::size_t place,
+                                               std::size_t in_list) const {
+  if (!traits_->moves) {
+    return doubts_;
+  }
+  const std::optional<at::Tensor> moved = value(of_argument, place, in_list);
+  return moved ? std::optional(at::maximum(*moved, doubts_)) : std::nullopt;
+}
+
 void HostOperator::clear(bool inputs) {
   called_with_.clear();
   results_.clear();
+  doubts_.reset();
   if (inputs) {
     arguments_.clear();
     operands_.clear();

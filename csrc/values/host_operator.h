@@ -28,6 +28,9 @@ struct Operand {
   // Its contents matter: it is not only overwritten.
   bool is_input = true;
   std::optional<Taken> taken = std::nullopt;
+  // Of its least certain element, and of the most certain one, or of bytes between the elements.
+  ferro_sim_certainties certainties = {FERRO_SIM_UNKNOWN, FERRO_SIM_UNKNOWN};
+  at::Tensor doubts = {};    // of its elements, if some are unknown and others are not
   bool is_ones = false;      // in place of what it is
   bool is_left_out = false;  // a number is in its place, because its results are not wanted
 };
@@ -67,6 +70,12 @@ class HostOperator {
 
   // False, without results, if the kernel refuses the arguments, or an input cannot be computed.
   bool run();
+  // For operators that move elements or work on each of them: finds the doubts of the results from
+  // those of `operands`. Doubts are a byte for each element: 0 for known, 2 for unknown. False if they
+  // cannot be found. Throws what the kernel throws.
+  bool find_doubts(const std::vector<Operand>& operands);
+  // Those of a tensor, which may have to be expanded to its sizes. Valid until `clear`.
+  std::optional<at::Tensor> doubts(bool of_argument, std::size_t place, std::size_t in_list) const;
   const c10::IValue& result(std::size_t i) const { return results_[i]; }
   // A tensor after the run.
   std::optional<at::Tensor> value(bool of_argument, std::size_t place, std::size_t in_list) const;
@@ -76,7 +85,13 @@ class HostOperator {
   void clear(bool inputs);
 
  private:
-  bool put_operands(torch::jit::Stack& stack);
+  // Sets the operands' places to what `make` returns. False: it returned none.
+  template <typename Make>
+  static bool put_operands(torch::jit::Stack& stack, const std::vector<Operand>& operands,
+                           const Make& make);
+  std::optional<at::Tensor> make_host(const Operand& operand) const;
+  void put_generator(torch::jit::Stack& stack) const;
+  bool move_doubts(const std::vector<Operand>& operands);
   void call(torch::jit::Stack& stack) const;
 
   c10::OperatorHandle op_;
@@ -85,6 +100,7 @@ class HostOperator {
   std::vector<Operand> operands_;
   torch::jit::Stack called_with_;
   torch::jit::Stack results_;
+  at::Tensor doubts_;  // of what each element of each result depends on
   std::uint64_t seed_ = 0;
   std::uint64_t repeatable_seed_ = 0;
   caffe2::TypeMeta default_type_;  // of the program at the call

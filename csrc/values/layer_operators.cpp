@@ -1,5 +1,5 @@
-// CPU kernels for convolutions and normalizations that PyTorch has only for CUDA, made of operators
-// that it has for both. Registered with the dispatcher, where evaluations find them.
+// CPU kernels for operators of cuDNN and others that PyTorch has only for CUDA, made of operators that
+// it has for both. Registered with the dispatcher, where evaluations find them.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
@@ -74,6 +74,15 @@ std::tuple<Tensor, Tensor, Tensor> batch_norm_backward(const Tensor& input, cons
                                         deviation, true, epsilon, {true, true, true});
 }
 
+Tensor grid_sampler(const Tensor& input, const Tensor& grid) {
+  return at::grid_sampler_2d(input, grid, 0, 0, true);
+}
+
+std::tuple<Tensor, Tensor> grid_sampler_backward(const Tensor& input, const Tensor& grid,
+                                                 const Tensor& gradient) {
+  return at::grid_sampler_2d_backward(gradient, input, grid, 0, 0, true, {true, true});
+}
+
 TORCH_LIBRARY_IMPL(aten, CPU, m) {
   m.impl("cudnn_convolution", &convolution);
   m.impl("cudnn_convolution_transpose", &convolution_transpose);
@@ -83,6 +92,8 @@ TORCH_LIBRARY_IMPL(aten, CPU, m) {
   m.impl("conv_depthwise3d", &depthwise);
   m.impl("cudnn_batch_norm", &batch_norm);
   m.impl("cudnn_batch_norm_backward", &batch_norm_backward);
+  m.impl("cudnn_grid_sampler", &grid_sampler);
+  m.impl("cudnn_grid_sampler_backward", &grid_sampler_backward);
 }
 
 }  // namespace

@@ -88,6 +88,45 @@ constexpr string_view kLosingSign[] = {"aten::add", "aten::add_", "aten::sub", "
 constexpr string_view kPositive[] = {"aten::_softmax", "aten::sigmoid", "aten::exp",
                                      "aten::softplus"};
 
+// They move elements, without arithmetic.
+constexpr string_view kMoving[] = {"aten::cat",
+                                   "aten::where",
+                                   "aten::gather",
+                                   "aten::take",
+                                   "aten::index",
+                                   "aten::index_select",
+                                   "aten::index_put",
+                                   "aten::index_put_",
+                                   "aten::_index_put_impl_",
+                                   "aten::index_copy",
+                                   "aten::index_copy_",
+                                   "aten::index_fill",
+                                   "aten::index_fill_",
+                                   "aten::scatter",
+                                   "aten::scatter_",
+                                   "aten::masked_fill",
+                                   "aten::masked_fill_",
+                                   "aten::flip",
+                                   "aten::roll",
+                                   "aten::channel_shuffle",
+                                   "aten::triu",
+                                   "aten::triu_",
+                                   "aten::tril",
+                                   "aten::tril_",
+                                   "aten::reflection_pad1d",
+                                   "aten::reflection_pad2d",
+                                   "aten::reflection_pad3d",
+                                   "aten::replication_pad1d",
+                                   "aten::replication_pad2d",
+                                   "aten::replication_pad3d"};
+// Each element of their results follows from one element of each input, or of each selector, but they
+// are not tagged as pointwise.
+constexpr string_view kByElement[] = {
+    "aten::copy_",         "aten::complex",     "aten::polar", "aten::floor_divide",
+    "aten::rsub",          "aten::gather",      "aten::take",  "aten::masked_fill",
+    "aten::floor_divide_", "aten::masked_fill_"};
+constexpr string_view kSelectors[] = {"condition", "index", "indices", "mask"};
+
 // They overwrite their first argument.
 constexpr string_view kOverwriting[] = {
     "aten::fill_",         "aten::zero_",        "aten::uniform_",   "aten::normal_",
@@ -95,7 +134,8 @@ constexpr string_view kOverwriting[] = {
     "aten::cauchy_",       "aten::exponential_", "aten::copy_",      "aten::_foreach_zero_",
     "aten::_foreach_copy_"};
 // They overwrite all arguments that they write to.
-constexpr string_view kFilling[] = {"aten::_cummax_helper", "aten::_cummin_helper"};
+constexpr string_view kFilling[] = {"aten::_cummax_helper", "aten::_cummin_helper",
+                                    "aten::rrelu_with_noise"};
 
 // They add a product to their first argument, times `beta`.
 constexpr string_view kAddingProducts[] = {
@@ -106,13 +146,13 @@ constexpr string_view kAddingProducts[] = {
 
 // Parts of names of operators whose cost grows faster than their tensors.
 constexpr string_view kCostly[] = {
-    "aten::mm",   "addmm", "bmm",         "_mm",         "addmv",   "aten::mv",   "aten::dot",
-    "aten::vdot", "conv",  "cudnn_",      "attention",   "linalg_", "cholesky",   "aten::lu_",
-    "triangular", "geqrf", "ormqr",       "householder", "lstm",    "gru_",       "rnn_",
-    "cdist",      "pdist", "grid_sample", "ctc_loss",    "_fft_",   "matrix_exp", "transformer"};
+    "aten::mm",   "addmm", "bmm",      "_mm",         "addmv",      "aten::mv",   "aten::dot",
+    "aten::vdot", "conv",  "cudnn_",   "attention",   "linalg_",    "cholesky",   "aten::lu_",
+    "triangular", "geqrf", "ormqr",    "householder", "lstm",       "gru_",       "rnn_",
+    "cdist",      "pdist", "ctc_loss", "_fft_",       "matrix_exp", "transformer"};
 
 bool is_costly(string_view base) {
-  return base != "aten::linalg_vector_norm" &&
+  return base != "aten::linalg_vector_norm" && base.find("grid_sampler") == base.npos &&
          std::any_of(std::begin(kCostly), std::end(kCostly),
                      [&](string_view part) { return base.find(part) != base.npos; });
 }
@@ -126,6 +166,17 @@ bool is_kept_up(string_view base, string_view argument) {
 bool is_tensor(const c10::Argument& argument) {
   const auto& type = *argument.type();
   return type.isSubtypeOf(*c10::TensorType::get()) || type.isSubtypeOf(*c10::ListType::ofTensors());
+}
+
+// Many operators that work in place are not tagged, while those that return a result are.
+bool is_pointwise(const c10::OperatorHandle& op) {
+  c10::OperatorName name = op.operator_name();
+  if (op.hasTag(at::Tag::pointwise) || !name.name.ends_with('_')) {
+    return op.hasTag(at::Tag::pointwise);
+  }
+  name.name.pop_back();
+  const auto other = c10::Dispatcher::singleton().findSchema(name);
+  return other && other->hasTag(at::Tag::pointwise);
 }
 
 std::optional<Positions> positions_of(string_view base, const c10::FunctionSchema& schema) {
@@ -202,7 +253,7 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
     if ((alias != nullptr && alias->isWrite()) || is_statistic) {
       traits.written.push_back(i);
       if (schema.arguments()[i].kwarg_only() || (i == 0 && is_one_of(base, kOverwriting)) ||
-          is_one_of(base, kFilling)) {
+          (i == 1 && base == "aten::rrelu_with_noise_") || is_one_of(base, kFilling)) {
         traits.overwritten.push_back(i);
       }
     }
@@ -248,6 +299,16 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
   traits.keeps_sign = traits.passes_numbers && !is_one_of(base, kLosingSign);
   traits.gives_positive = is_one_of(base, kPositive);
   traits.gives_finite = base == "aten::_softmax" || base == "aten::sigmoid";
+  if ((traits.kind == Kind::kPlain || traits.kind == Kind::kCopy) && !traits.random &&
+      !traits.by_element) {
+    traits.works_by_element = is_pointwise(op) || is_one_of(base, kByElement);
+    traits.moves = is_one_of(base, kMoving) && !schema.argumentIndexWithName("reduce");
+  }
+  for (std::size_t i = 0; traits.moves && i < schema.arguments().size(); ++i) {
+    if (is_one_of(schema.arguments()[i].name(), kSelectors)) {
+      traits.selectors.push_back(i);
+    }
+  }
   traits.multiplies = base == "aten::mul" || base == "aten::mul_";
   traits.positions = positions_of(base, schema);
   return traits;

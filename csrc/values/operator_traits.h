@@ -92,6 +92,15 @@ struct OperatorTraits {
   bool gives_positive = false;
   // Its results are finite, whatever the inputs.
   bool gives_finite = false;
+  // Each element of its results follows from one element of each input, as expanded to its sizes; if it
+  // moves elements, of each selector.
+  bool works_by_element = false;
+  // Its results consist of elements of its inputs and of numbers, which selectors choose.
+  bool moves = false;
+  std::vector<std::size_t> selectors;  // the places of masks and indices
+  bool selects(std::size_t place) const {
+    return std::find(selectors.begin(), selectors.end(), place) != selectors.end();
+  }
   // It multiplies its inputs.
   bool multiplies = false;
 };

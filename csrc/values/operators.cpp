@@ -5,6 +5,7 @@
 #include "values/evaluation.h"
 #include "values/gpu.h"
 #include "values/places.h"
+#include "values/quantized_operators.h"
 #include "values/sparse_operators.h"
 #include "values/value.h"
 
@@ -290,15 +291,16 @@ void Listener::onOperatorRegistered(const OperatorHandle& op) {
 }
 
 bool has_kernel(const OperatorHandle& op, DispatchKey key) {
-  // One copy function serves all devices.
+  // One function serves all devices, and launches kernels itself.
+  const std::string& name = op.operator_name().name;
   return op.hasKernelForDispatchKey(key) ||
-         (key == DispatchKey::CUDA && op.operator_name().name == "aten::copy_");
+         (key == DispatchKey::CUDA && (name == "aten::copy_" || name == "aten::kaiser_window"));
 }
 
 // Most sparse operators consist of others, which are computed. What those with kernels of their own
 // compute is unknown, unless `sparse_evaluation` knows them.
 constexpr DispatchKey kKeys[] = {DispatchKey::CUDA, DispatchKey::SparseCUDA,
-                                 DispatchKey::SparseCsrCUDA};
+                                 DispatchKey::SparseCsrCUDA, DispatchKey::QuantizedCUDA};
 
 // Calls PyTorch's function, and makes its result unknown memory. Without the stack of a boxed kernel,
 // which takes longer.
@@ -408,6 +410,7 @@ void install(bool compute) {
   const c10::WarningUtils::WarningHandlerGuard guard(&silent);
   gpu().on_read_back(&InOperator::reads_result);
   install_attention();
+  install_quantized();
   leak_values_at_exit();
   wrap_unseen();
 }

@@ -11,7 +11,7 @@
 // inputs.
 //
 // Limits, beyond which results are unknown, or a value cannot be computed and its bytes turn unknown
-// when they are read: `kMaxElements` of an operator's inputs or results; half of the host's memory
+// when they are read: `kMaxElements` of an operator's input or result; half of the host's memory
 // for all computed values. Values without inputs (fills, random numbers) beyond `kMaxKeptBytes` bytes are
 // computed again when they are read again. When more than `kMaxWaiting` recipes have not run, the
 // oldest ones that are small run.

@@ -170,6 +170,14 @@ std::size_t source_span(const Copy& copy) {
   return copy.staged != nullptr ? 0 : span(copy.width, copy.height, copy.from_pitch);
 }
 
+void forget_segments(const std::vector<Segment>& segments, const ferro_sim_origin& origin,
+                     std::size_t offset) {
+  for (const Segment& segment : segments) {
+    segment.memory->forget(segment.offset, segment.bytes, true, origin, offset);
+    offset += segment.bytes;
+  }
+}
+
 // Memory that was unmapped since has no contents to forget.
 void forget(Machine& machine, const Forget& forget) {
   std::vector<Segment> segments;
@@ -184,10 +192,21 @@ void forget(Machine& machine, const Forget& forget) {
     }
     ferro_sim_origin origin = range.origin;
     origin.identity = (origin.identity ^ forget.replay) * 0x9e3779b97f4a7c15 | 1;
+    // Rows take a part of memory each, which is for nothing where the bytes between them are unknown too.
+    const bool in_rows =
+        range.width != 0 &&
+        !std::all_of(segments.begin(), segments.end(), [](const Segment& segment) {
+          return segment.memory->knowledge().is_unknown(segment.offset, segment.bytes);
+        });
+    if (!in_rows) {
+      forget_segments(segments, origin, range.offset);
+      continue;
+    }
     std::size_t offset = range.offset;
-    for (const Segment& segment : segments) {
-      segment.memory->forget(segment.offset, segment.bytes, true, origin, offset);
-      offset += segment.bytes;
+    for (std::size_t row = 0; row < range.bytes; row += range.pitch, offset += range.width) {
+      segments.clear();
+      locate(machine, range.at + row, range.width, segments);
+      forget_segments(segments, origin, offset);
     }
   }
 }

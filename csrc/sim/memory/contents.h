@@ -21,6 +21,12 @@ enum ferro_sim_certainty {
   FERRO_SIM_KNOWN = 2
 };
 
+/* Those of the least and of the most certain of some bytes. */
+struct ferro_sim_certainties {
+  enum ferro_sim_certainty least;
+  enum ferro_sim_certainty most;
+};
+
 struct ferro_sim_contents_kind {
   /* The bytes, valid while a reference is held; null if they cannot be computed. */
   const void* (*bytes)(struct ferro_sim_contents* self);

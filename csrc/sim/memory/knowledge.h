@@ -53,6 +53,16 @@ class Knowledge {
                          });
     return least;
   }
+  bool is_unknown(std::uint64_t begin, std::size_t bytes) const {
+    std::uint64_t done = begin;
+    facts_.for_each_held(begin, bytes,
+                         [&](std::uint64_t at, std::size_t part, const Fact& fact, std::size_t) {
+                           const bool goes_on = at == done && fact.certainty == FERRO_SIM_UNKNOWN;
+                           done = goes_on ? at + part : done;
+                           return goes_on;
+                         });
+    return done == begin + bytes;
+  }
   // Calls `visit(begin, bytes, certainty)` for each part of the range that is not known, in order.
   template <typename Visit>
   void for_each_unsure(std::uint64_t begin, std::size_t bytes, const Visit& visit) const {
@@ -100,16 +110,17 @@ class Knowledge {
   template <typename Alter>
   void change(std::uint64_t begin, std::size_t bytes, const Alter& alter) {
     parts_.clear();
-    facts_.for_each_part(
-        begin, bytes,
-        [&](std::uint64_t at, std::size_t part, const Fact& fact, std::size_t offset) {
-          parts_.push_back({at, part, fact, offset});
-        },
-        [&](std::uint64_t at, std::size_t part) {
-          parts_.push_back({at, part, Fact(), 0});
-        });
-    for (Part& part : parts_) {
-      alter(part.fact, part.offset, part.begin);
+    const auto add = [&](std::uint64_t at, std::size_t part, const Fact& fact, std::size_t offset) {
+      Part altered = {at, part, fact, offset};
+      alter(altered.fact, altered.offset, at);
+      // Most often few of very many parts change.
+      if (!(altered.fact == fact) || altered.offset != offset) {
+        parts_.push_back(altered);
+      }
+    };
+    facts_.for_each_part(begin, bytes, add,
+                         [&](std::uint64_t at, std::size_t part) { add(at, part, Fact(), 0); });
+    for (const Part& part : parts_) {
       if (part.fact == Fact()) {
         facts_.remove(part.begin, part.bytes);
       } else {

@@ -364,28 +364,31 @@ std::size_t PhysicalMemory::take_pieces(std::size_t offset, std::size_t bytes,
   return end - offset;
 }
 
-ferro_sim_certainty PhysicalMemory::list_origins(std::size_t offset, std::size_t bytes,
-                                                 std::size_t most,
-                                                 std::vector<ferro_sim_origin_piece>& pieces) {
+ferro_sim_certainties PhysicalMemory::list_origins(std::size_t offset, std::size_t bytes,
+                                                   std::size_t most,
+                                                   std::vector<ferro_sim_origin_piece>& pieces) {
   const std::size_t before = pieces.size();
-  ferro_sim_certainty least = FERRO_SIM_KNOWN;
+  ferro_sim_certainties found = {FERRO_SIM_KNOWN, FERRO_SIM_UNKNOWN};
   bool any_plain = false;
   std::size_t done = offset;
   knowledge_.for_each_fact(
       offset, bytes,
       [&](std::size_t at, std::size_t part, ferro_sim_certainty certainty,
           const ferro_sim_origin* origin, std::size_t skipped) {
-        least = std::min(least, certainty);
+        found.least = std::min(found.least, certainty);
+        found.most = std::max(found.most, at > done ? FERRO_SIM_KNOWN : certainty);
         if (pieces.size() - before == most) {
-          return least != FERRO_SIM_UNKNOWN;
+          return found.least != FERRO_SIM_UNKNOWN;
         }
         any_plain = any_plain || origin == nullptr || at > done;
         pieces.push_back({origin == nullptr ? ferro_sim_origin{} : *origin, skipped, part});
         done = at + part;
         return true;
       });
-  if (!any_plain && (done == offset + bytes || pieces.size() - before == most)) {
-    return least;
+  if (done < offset + bytes && pieces.size() - before < most) {
+    found.most = FERRO_SIM_KNOWN;
+  } else if (!any_plain) {
+    return found;
   }
   pieces.resize(before);
   struct Part {
@@ -428,7 +431,7 @@ ferro_sim_certainty PhysicalMemory::list_origins(std::size_t offset, std::size_t
       list_plain_origins(part.at, part.bytes, most, pieces);
     }
   }
-  return least;
+  return found;
 }
 
 void PhysicalMemory::list_plain_origins(std::size_t offset, std::size_t bytes, std::size_t most,

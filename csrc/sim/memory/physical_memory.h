@@ -102,10 +102,10 @@ class PhysicalMemory {
   void forget(std::size_t offset, std::size_t bytes, bool keep, const ferro_sim_origin& origin,
               std::size_t at);
   // Appends the origins of the range, or of its beginning if there are more than about `most`. Plain
-  // bytes without one get one that is derived from some of them. Returns the certainty of the least
-  // certain byte of the whole range.
-  ferro_sim_certainty list_origins(std::size_t offset, std::size_t bytes, std::size_t most,
-                                   std::vector<ferro_sim_origin_piece>& pieces);
+  // bytes without one get one that is derived from some of them. Returns the certainties of the
+  // whole range; the most certain byte may be missed behind the origins that are listed.
+  ferro_sim_certainties list_origins(std::size_t offset, std::size_t bytes, std::size_t most,
+                                     std::vector<ferro_sim_origin_piece>& pieces);
   // Calls `visit(bytes, count)` for each part of the range that is in host memory, and so needs no
   // computing, from its first offset that is a multiple of 8 on.
   void for_each_plain(std::size_t offset, std::size_t bytes,

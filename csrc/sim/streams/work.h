@@ -82,9 +82,12 @@ struct InOrder {
 // Bytes that a captured operator or kernel would have written.
 struct UnknownBytes {
   std::uintptr_t at = 0;
-  std::size_t bytes = 0;  // 0: all device memory
+  std::size_t bytes = 0;  // from the first to the last; 0: all device memory
   ferro_sim_origin origin = {};
   std::size_t offset = 0;  // in the origin
+  // Of each `pitch` bytes only the first ones, in an origin without gaps; 0: all bytes.
+  std::size_t width = 0;
+  std::size_t pitch = 0;
 };
 
 // Makes bytes unknown in a replay, without changing them. Takes no time. Follows the work of the node

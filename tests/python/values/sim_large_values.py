@@ -112,6 +112,11 @@ CASES = {
     "pinned": pinned,
     "concatenated": lambda d: torch.cat([numbers.to(d), small.to(d), numbers.to(d)[:7]]),
     "embedding": lambda d: F.embedding(small.to(d)[:ROWS], order[:5000].view(50, 100).to(d)),
+    "grids": lambda d: F.grid_sample(
+        fractions.to(d).view(1, 1, 10, 10, -1),
+        fractions[: ELEMENTS // 3 * 3].to(d).view(1, 1, 1, -1, 3),
+        align_corners=True,
+    ),
     "equal": lambda d: torch.tensor(torch.equal(numbers.to(d), numbers.to(d) + 0)),
     "searchsorted": lambda d: torch.searchsorted(torch.arange(1000, device=d), numbers.to(d)),
     "isin": lambda d: torch.isin(numbers.to(d), torch.arange(10, device=d)),

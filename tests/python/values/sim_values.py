@@ -87,6 +87,31 @@ def medians(device):
     return torch.cat([rows.median(1).values, rows.median(0).values])
 
 
+def quantized(device):
+    q = torch.quantize_per_tensor(x.to(device), 0.05, 3, torch.qint8)
+    again = q.t().int_repr().t().float()
+    return torch.cat([q.int_repr().float(), q.dequantize(), again, q.cpu().dequantize().to(device)])
+
+
+def rectified(device):
+    # The slopes of positive numbers are not drawn.
+    drawn = F.rrelu(x.to(device).abs(), training=True)
+    return torch.cat([drawn, F.rrelu(x.to(device)), F.rrelu(x.to(device), inplace=True)])
+
+
+def grids(device):
+    image, volume = x.to(device).view(1, 1, 14, 25), x.to(device).view(1, 2, 5, 5, 7)
+    places = x[:48].to(device).tanh()
+    plane, space = places.view(1, 12, 14, 2), places.view(1, 4, 4, 7, 3)
+    moved = image.clone().requires_grad_()
+    F.grid_sample(moved, plane, align_corners=True).square().sum().backward()
+    sampled = [F.grid_sample(image, plane, align_corners=same) for same in (True, False)]
+    sampled += [
+        F.grid_sample(volume, space, mode, align_corners=True) for mode in ("bilinear", "nearest")
+    ]
+    return torch.cat([moved.grad.flatten(), *(each.flatten() for each in sampled)])
+
+
 CASES = {
     "fills": lambda d: torch.full((3, 5), 7.5, device=d),
     "ranges": lambda d: torch.arange(3, 40, 3, device=d) + torch.linspace(0, 1, 13, device=d),
@@ -95,6 +120,13 @@ CASES = {
     "medians": medians,
     "gradients_of_bags": gradients_of_bags,
     "products_of_ignored": products_of_ignored,
+    "quantized": quantized,
+    "rectified": rectified,
+    "grids": grids,
+    "windows": lambda d: torch.stack(
+        [torch.kaiser_window(50, device=d), torch.kaiser_window(50, False, beta=3.0, device=d)]
+    ),
+    "padded_around": lambda d: F.pad(x.to(d)[None, None], (2, 3, 1, 0), mode="circular"),
     "products": lambda d: x.to(d) @ y.to(d),
     "sorts": lambda d: torch.cat([x.to(d).sort(1).values, x.to(d).topk(3).values], 1),
     "positions": lambda d: torch.stack([x.to(d).argmax(0), x.to(d).min(0).indices]),

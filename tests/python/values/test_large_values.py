@@ -39,6 +39,44 @@ print(json.dumps(len(sim.uncomputed_reads())))
 """
 
 
+# A graph that writes columns leaves those between them known, before it is replayed and after.
+CAPTURED_COLUMNS = """\
+import json, torch
+from ferro_alloc import sim
+def is_known(tensor):
+    before = sum(read.count for read in sim.uncomputed_reads())
+    tensor.cpu()
+    return sum(read.count for read in sim.uncomputed_reads()) == before
+table = torch.zeros(3000, 4, device="cuda")
+cube = torch.zeros(6, 50, 4, 6, device="cuda")
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    table[:, 1:3].add_(1)
+    cube[:, ::2, 1, 2:4].mul_(2)
+found = []
+for _ in range(3):
+    found.append([is_known(part) for part in (table[:, ::3], cube[..., 1], cube[:, 1::2])])
+    found[-1] += [is_known(part) for part in (table[:, 1], table[-1, 2], cube[-1, -2, 1, 3])]
+    table.fill_(3)
+    cube.fill_(3)
+    graph.replay()
+print(json.dumps(found))
+"""
+
+
+# Two tensors have more elements than one may have.
+MANY_ELEMENTS = """\
+import json, torch
+from ferro_alloc import sim
+one = torch.ones(1, dtype=torch.bool, device="cuda")
+found = []
+for elements in (300 << 20, 600 << 20):
+    same = torch.equal(one.expand(elements), torch.ones_like(one).expand(elements))
+    found.append([same, len(sim.uncomputed_reads())])
+print(json.dumps(found))
+"""
+
+
 # A tensor with gaps is one value with the bytes between its pieces.
 GAPS = """\
 import json, torch
@@ -83,7 +121,7 @@ def last_line(run: RunSimulated, program: str, *arguments: str, **activate: Any)
 )
 def test_large_known_values_are_those_of_the_host(run_simulated: RunSimulated, mode: str) -> None:
     found = last_line(run_simulated, "sim_large_values.py", "300000", **MODES[mode])
-    assert found == {"cases": 49, "wrong": [], "unknown": 0}
+    assert found == {"cases": 50, "wrong": [], "unknown": 0}
 
 
 @pytest.mark.long
@@ -147,6 +185,10 @@ def test_random_writes_with_gaps_have_the_host_s_values(
     assert found["left"] == [0, 0, 0]
 
 
+def test_the_largest_tensor_of_an_operator_is_limited(run_simulated: RunSimulated) -> None:
+    assert last_line(run_simulated, MANY_ELEMENTS) == [[True, 0], [False, 1]]
+
+
 def test_a_write_with_gaps_is_one_value(run_simulated: RunSimulated) -> None:
     lines = run_simulated(GAPS).stdout.splitlines()
     unread, total, (values, size), half, whole, unknown = json.loads(lines[0])
@@ -177,6 +219,14 @@ def test_modes_of_unknown_numbers_have_their_shapes(run_simulated: RunSimulated)
 def test_modes_have_their_shapes_without_values(run_simulated: RunSimulated) -> None:
     shapes, valid, _ = last_line(run_simulated, MODES_OF_UNKNOWN, values=False)
     assert (shapes, valid) == ([[3000], [3000], []], True)
+
+
+@pytest.mark.parametrize("mode", ["eager", "adversarial"])
+def test_a_graph_leaves_columns_known_beside_those_that_it_writes(
+    run_simulated: RunSimulated, mode: str
+) -> None:
+    found = last_line(run_simulated, CAPTURED_COLUMNS, **MODES[mode])
+    assert found == [[True] * 3 + [False] * 3] * 3
 
 
 def test_random_numbers_of_a_graph_are_unknown(run_simulated: RunSimulated) -> None:

@@ -83,7 +83,7 @@ def test_small_results_are_those_of_the_host(
     run_simulated: RunSimulated, activate: dict[str, Any]
 ) -> None:
     found = last_line(run_simulated, "sim_values.py", **activate)
-    assert found["cases"] == 34
+    assert found["cases"] == 39
     assert found["wrong"] == []
     assert found["warned_before"] == 0
     random = found["random"]
@@ -102,6 +102,31 @@ def test_conjugated_views_of_known_data_are_known(run_simulated: RunSimulated) -
 def test_known_tensors_stay_known_in_lists_with_unknown_ones(run_simulated: RunSimulated) -> None:
     found = last_line(run_simulated, "sim_lists.py")
     assert found == {"wrong": [], "unsure": [], "silent": []}
+
+
+@MODES
+def test_what_follows_from_known_elements_is_known_beside_unknown_ones(
+    run_simulated: RunSimulated, activate: dict[str, Any]
+) -> None:
+    found = last_line(run_simulated, "sim_partly_known.py", **activate)
+    assert found == {"wrong": [], "lost": [], "silent": [], "cases": 46}
+
+
+@pytest.mark.parametrize(
+    ("activate", "seed"),
+    [
+        ({}, 1),
+        (LATE, 2),
+        *(pytest.param({}, seed, marks=pytest.mark.long) for seed in range(3, 9)),
+        *(pytest.param(LATE, seed, marks=pytest.mark.long) for seed in range(9, 12)),
+    ],
+)
+def test_random_programs_know_what_follows_from_known_elements(
+    run_simulated: RunSimulated, activate: dict[str, Any], seed: int
+) -> None:
+    done = run_simulated("sim_random_parts.py", str(seed), "300", **activate)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found == {"wrong": [], "silent": [], "lost": [], "left": [0, 0, 0]}
 
 
 TWO_CARDS = """\

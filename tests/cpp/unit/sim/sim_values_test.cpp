@@ -42,6 +42,11 @@ TEST(Knowledge, AgreesWithAListOfBytes) {
     change(begin, length,
            [&](const Known& known, std::size_t) { least = std::min(least, known.certainty); });
     ASSERT_EQ(knowledge.least_certainty(begin, length), least);
+    bool is_unknown = true;
+    change(begin, length, [&](const Known& known, std::size_t) {
+      is_unknown = is_unknown && known.certainty == FERRO_SIM_UNKNOWN;
+    });
+    ASSERT_EQ(knowledge.is_unknown(begin, length), is_unknown);
     switch (random() % 6) {
       case 0:
         knowledge.remove(begin, length);
@@ -269,6 +274,71 @@ TEST_P(SimValues, ResultsOfKernelsThatOperatorsReadBackAreUnknownZeros) {
   --ferro_sim_counts()->operators;
   EXPECT_EQ(ferro_sim_counts()->reads[FERRO_SIM_UNKNOWN], 1U);
   ferro_sim_on_read_back(nullptr);
+}
+
+struct Doubts {
+  CUdeviceptr at;
+  std::array<std::uint8_t, kWords> of_words{};
+  ferro_sim_certainties certainties{};
+};
+
+void list_doubts(void* argument) {
+  auto* doubts = static_cast<Doubts*>(argument);
+  EXPECT_EQ(ferro_sim_doubts(doubts->at, sizeof(Words), 4, doubts->of_words.data()), 0);
+  std::array<ferro_sim_origin_piece, kWords> pieces{};
+  ferro_sim_origins(doubts->at, sizeof(Words), pieces.data(), kWords, &doubts->certainties);
+}
+
+TEST_P(SimValues, DoubtsAreThoseOfTheLeastCertainByteOfEachElement) {
+  const auto doubts_of = [this](std::size_t at, std::size_t bytes, ferro_sim_certainty certainty) {
+    Doubts doubts{at_};
+    ferro_sim_write(at_ + at, nullptr, bytes, certainty, 1);
+    ferro_sim_at_once(list_doubts, &doubts);
+    return doubts;
+  };
+  Doubts doubts = doubts_of(0, sizeof(Words), FERRO_SIM_UNKNOWN);
+  EXPECT_EQ(doubts.of_words, (std::array<std::uint8_t, kWords>{2, 2, 2, 2, 2, 2, 2, 2,  //
+                                                               2, 2, 2, 2, 2, 2, 2, 2}));
+  EXPECT_EQ(doubts.certainties.most, FERRO_SIM_UNKNOWN);
+  doubts = doubts_of(6, 10, FERRO_SIM_DRAWN);
+  EXPECT_EQ(doubts.of_words, (std::array<std::uint8_t, kWords>{2, 2, 1, 1, 2, 2, 2, 2,  //
+                                                               2, 2, 2, 2, 2, 2, 2, 2}));
+  EXPECT_EQ(doubts.certainties.most, FERRO_SIM_DRAWN);
+  doubts = doubts_of(20, 44, FERRO_SIM_KNOWN);
+  EXPECT_EQ(doubts.of_words, (std::array<std::uint8_t, kWords>{2, 2, 1, 1, 2}));
+  EXPECT_EQ(doubts.certainties.least, FERRO_SIM_UNKNOWN);
+  EXPECT_EQ(doubts.certainties.most, FERRO_SIM_KNOWN);
+}
+
+TEST_P(SimValues, ReplaysForgetTheWrittenRowsOnly) {
+  EXPECT_EQ(cuStreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemsetD32Async(other_, 1, 1, stream_), CUDA_SUCCESS);
+  struct Rows {
+    CUdeviceptr at;
+    CUstream stream;
+  } rows{at_, stream_};
+  const auto forget_rows = [](void* argument) {
+    const auto* there = static_cast<Rows*>(argument);
+    const ferro_sim_origin origin = {7, FERRO_SIM_KNOWN, 0, 0};
+    // The second and the third word of each four.
+    EXPECT_EQ(
+        ferro_sim_forget_in_replays(0, there->stream, there->at + 4, 14 * 4, &origin, 0, 8, 16), 0);
+  };
+  ferro_sim_at_once(forget_rows, &rows);
+  CUgraph graph = nullptr;
+  EXPECT_EQ(cuStreamEndCapture(stream_, &graph), CUDA_SUCCESS);
+  CUgraphExec exec = nullptr;
+  EXPECT_EQ(cuGraphInstantiateWithFlags(&exec, graph, 0), CUDA_SUCCESS);
+  const std::array<std::uint8_t, kWords> written = {0, 2, 2, 0, 0, 2, 2, 0, 0, 2, 2, 0, 0, 2, 2, 0};
+  Doubts now{at_};
+  ferro_sim_at_once(list_doubts, &now);
+  EXPECT_EQ(now.of_words, written);
+  Doubts replayed{at_};
+  EXPECT_EQ(cuMemsetD32Async(at_, 9, kWords, stream_), CUDA_SUCCESS);
+  EXPECT_EQ(cuGraphLaunch(exec, stream_), CUDA_SUCCESS);
+  EXPECT_EQ(ferro_sim_in_order(0, stream_, list_doubts, &replayed), 0);
+  EXPECT_EQ(cuStreamSynchronize(stream_), CUDA_SUCCESS);
+  EXPECT_EQ(replayed.of_words, written);
 }
 
 TEST_P(SimValues, NothingIsCalledUnderACapture) {
