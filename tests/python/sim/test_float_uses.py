@@ -11,6 +11,57 @@ import pytest
 from ferro_alloc.sim._float_uses import decides
 from tests.python.sim.conftest import Simulate
 
+TRACKER = """\
+class Tracker:
+    def __init__(self):
+        self.total, self.count = 0.0, 0
+    def put(self, loss):
+        self.total += loss
+        self.count += 1
+    @property
+    def last(self):
+        return w.item()
+    @property
+    def mean(self):
+        return self.total / self.count
+    def value(self):
+        return self.total
+"""
+STOPPER = """\
+class Stopper:
+    def __init__(self):
+        self.best = 9.0
+        self.steps = 0
+    def __call__(self, loss):
+        self.steps += 1
+        self.best = min(self.best, loss)
+        return self.step(loss)
+    def step(self, loss):
+        if loss < self.best:
+            self.best = loss
+"""
+STATS = """\
+from dataclasses import dataclass
+@dataclass
+class Stats:
+    step: int
+    loss: float = 0.0
+    @property
+    def is_good(self):
+        return self.loss < 3
+"""
+METER = """\
+class Meter:
+    def __init__(self):
+        self.value = self.sum = self.average = self.count = 0
+    def update(self, value, count=1):
+        self.value = value
+        self.sum += value * count
+        self.count += count
+        self.average = self.sum / self.count
+    def __str__(self):
+        return f"{self.value} ({self.average})"
+"""
 DECIDES = [
     "if w.item() > 3: pass",
     "while w.item() > 3: break",
@@ -62,6 +113,100 @@ DECIDES = [
     "w.item() > 3 and print('low')",
     "logs = {'loss': w.item()}\nif logs.get('loss') > 3: pass",
     "n = (w.cpu() > 3).item()",
+    # Properties.
+    f"{TRACKER}if Tracker().last > 3: pass",
+    f"{TRACKER}loss = Tracker().last\nif loss > 3: pass",
+    f"{TRACKER}t = Tracker()\nt.put(w.item())\nif t.mean > 3: pass",
+    f"{TRACKER}t = Tracker()\nt.put(w.item())\nif t.value() > 3: pass",
+    f"{TRACKER}trackers = {{'a': Tracker()}}\ntrackers['a'].put(w.item())\n"
+    "if trackers['a'].mean > 3: pass",
+    # Functions that are passed, and orders.
+    "losses = list(map(float, [w]))\nif losses[0] > 3: pass",
+    "for loss in map(float, [w]):\n    if loss > 3: pass",
+    "if max(map(float, [w])) > 3: pass",
+    "losses = [*map(float, [w])]\nif losses[0] > 3: pass",
+    "loss, = map(float, [w])\nif loss > 3: pass",
+    "if any(loss > 3 for loss in map(float, [w])): pass",
+    "n = list(map(int, [w.item()]))",
+    "def read(x): return x.item()\nif list(map(read, [w]))[0] > 3: pass",
+    "def read(x): return x.item()\nfor loss in map(read, [w]):\n    if loss > 3: pass",
+    "best = min([w, w], key=lambda x: x.item())\nif best: pass",
+    "best = min([w, w], key=float)\nif best.shape[0] > 1: pass",
+    "losses = [w.item(), 2.0]\nk = max(range(2), key=lambda i: losses[i])\nprint([3, 4][k])",
+    "losses = [w.item(), 2.0]\ndef of(i): return losses[i]\n"
+    "for k in sorted(range(2), key=of): print([3, 4][k])",
+    "logs = {'a': w.item(), 'b': 2.0}\nif max(logs, key=logs.get) == w: pass",
+    "order = [0, 1]\norder.sort(key=lambda i: w.item())\nprint([3, 4][order[0]])",
+    "def of(i): return w.item()\norder = [0, 1]\norder.sort(key=of)\nprint([3, 4][order[0]])",
+    "xs = [w, w]\nxs.sort(key=float)\nprint(xs[0].shape[0] * [0])\nif len(xs[0].shape): pass",
+    "pairs = [(w.item(), 0), (2.0, 1)]\nloss, k = min(pairs)\nprint([3, 4][k])",
+    "size = [64, 128][0]\nsize = max([64, 128], key=lambda n: w.item() * n)\nx = w.reshape(size)",
+    "kept = filter(lambda x: x.item() > 3, [w])\nprint(len(list(kept)))",
+    # Generators.
+    "def read():\n    yield w.item()\nfor loss in read():\n    if loss > 3: pass",
+    "def read():\n    yield w.item()\nloss = next(read())\nif loss > 3: pass",
+    "def read():\n    yield w.item()\nif max(read()) > 3: pass",
+    "def read():\n    yield w.item()\ndef both():\n    yield 1\n    yield from read()\n"
+    "if any(loss > 3 for loss in both()): pass",
+    "def read():\n    yield from (x.item() for x in [w])\nif sum(read()) > 3: pass",
+    "def read():\n    yield 3, w.item()\nfor i, loss in read():\n    if loss > 3: pass",
+    "class Data:\n    def losses(self):\n        yield w.item()\nd = Data()\n"
+    "for loss in d.losses():\n    if loss > 3: pass",
+    "if all(x.item() > 3 for x in [w]): pass",
+    "if sum(x.item() for x in [w]) > 3: pass",
+    "if max((x.item() for x in [w]), default=0) > 3: pass",
+    "def read(): return [x.item() for x in [w]]\nif read()[0] > 3: pass",
+    "def read(): return sum(x.item() for x in [w])\nif read() > 3: pass",
+    "def read(): return (x.item() for x in [w])\nfor loss in read():\n    if loss > 3: pass",
+    "import contextlib\n@contextlib.contextmanager\ndef reads():\n    yield w.item()\n"
+    "with reads() as loss:\n    if loss > 3: pass",
+    "import asyncio\nasync def read(): return w.item()\nasync def main():\n"
+    "    losses = await asyncio.gather(read())\n    if losses[0] > 3: pass\nasyncio.run(main())",
+    # Functions and methods of the program.
+    "def stop(loss):\n    if loss < 3: return True\nstop(w.item())",
+    "def stop(step, *, loss=0):\n    if loss < 3: return True\nstop(1, loss=w.item())",
+    "def stop(*losses):\n    if losses[0] < 3: return True\nstop(w.item())",
+    "def stop(step, loss):\n    if loss < 3: return True\nstop(*[1, w.item()])",
+    "def stop(loss, **logs):\n    if logs['a'] < 3: return True\nstop(1, a=w.item())",
+    "def stop(loss=0, step=0):\n    if loss < 3: return True\nstop(**{'loss': w.item()})",
+    "def stop(loss): return loss < 3\ndef end(loss):\n    if stop(loss): pass\nend(w.item())",
+    "def stop(logs):\n    if logs['loss'] < 3: return True\nstop({'loss': w.item(), 'step': 3})",
+    "def put(logs): logs['loss'] = w.item()\nlogs = {}\nput(logs)\nif logs['loss'] > 3: pass",
+    "def put(logs, loss): logs.append(loss)\nlogs = []\nput(logs, w.item())\nif logs[0] > 3: pass",
+    "def half(x): return x / 2\nif half(w.item()) > 3: pass",
+    "best = 0\ndef put(loss):\n    global best\n    best = loss\ndef get(): return best\n"
+    "put(w.item())\nif get() > 3: pass",
+    "def again(loss, n): return again(loss / 2, n - 1) if n else loss\n"
+    "if again(w.item(), 3) > 3: pass",
+    "def apply(f): return f()\nif apply(lambda: w.item()) > 3: pass",
+    f"{STOPPER}stopper = Stopper()\nstopper(w.item())",
+    f"{STOPPER}stopper = Stopper()\nstopper.step(w.item())",
+    f"{STOPPER}Stopper().step(loss=w.item())",
+    f"{STOPPER}def fit(stopper): stopper.step(w.item())\nfit(Stopper())",
+    f"{STOPPER}class Trainer:\n    def __init__(self): self.stopper = Stopper()\n"
+    "    def fit(self): self.stopper(w.item())\nTrainer().fit()",
+    f"{STOPPER}class Patient(Stopper): pass\nPatient().step(w.item())",
+    "class Step:\n    def __init__(self, loss): self.loss = loss\n"
+    "    def is_good(self): return self.loss < 3\nif Step(w.item()).is_good(): pass",
+    "class Step:\n    def __init__(self, loss): self.loss = loss\n"
+    "s = Step(w.item())\nif s.loss > 3: pass",
+    "class Base:\n    def __init__(self, loss): self.loss = loss\nclass Step(Base):\n"
+    "    def __init__(self, loss): super().__init__(loss)\nif Step(w.item()).loss > 3: pass",
+    "class Loss(Exception):\n    pass\nclass Trainer:\n    def fit(self):\n"
+    "        self.put()\n        if self.done(): pass\n    def put(self): self.loss = w.item()\n"
+    "    def done(self): return self.loss < 3\nTrainer().fit()",
+    f"{STATS}stats = Stats(1, w.item())\nif stats.loss > 3: pass",
+    f"{STATS}stats = Stats(step=1, loss=w.item())\nif stats.is_good: pass",
+    f"{STATS}def fit(): return Stats(1, w.item())\nif fit().is_good: pass",
+    f"{STATS}all_stats = []\nall_stats.append(Stats(1, w.item()))\n"
+    "for each in all_stats:\n    if each.loss > 3: pass",
+    f"{STATS}best = min([Stats(1, w.item())], key=lambda each: each.loss)\nif best.step > 3: pass",
+    f"{STATS}runs = [Stats(1, w.item())]\nruns.sort(key=lambda each: each.loss)\n"
+    "if runs[0].step > 3: pass",
+    f"{STATS}if list(map(lambda each: each.loss, [Stats(1, w.item())]))[0] > 3: pass",
+    f"{METER}losses = Meter()\nlosses.update(w.item(), 4)\nif losses.average > 3: pass",
+    f"{METER}def validate():\n    losses = Meter()\n    losses.update(w.item(), 4)\n"
+    "    return losses.average\nif validate() > 3: pass",
 ]
 SHOWN = [
     "w.item()",
@@ -88,6 +233,52 @@ SHOWN = [
     "losses = [w.item()]\nfor i, loss in enumerate(losses):\n    if i % 2: print(loss)",
     "rate = w.cpu().argmax().float().item()",
     "logs = {'loss': w.item()}\nfor i, (k, v) in enumerate(logs.items()): print('ab'[k == i], v)",
+    f"{TRACKER}print(Tracker().last)",
+    f"{TRACKER}t = Tracker()\nt.put(w.item())\nif t.count > 3: print(t.mean, t.value())",
+    f"{METER}losses = Meter()\nlosses.update(w.item(), 4)\nif losses.count > 3: print(losses)",
+    f"{METER}losses = Meter()\nlosses.update(w.item(), 4)\nmeters = [losses]\n"
+    "for each in meters:\n    if each.count > 3: print(each.average)",
+    f"{METER}times, losses = Meter(), Meter()\nlosses.update(w.item())\n"
+    "if times.average > 3: print(losses.average)",
+    "print(max(map(float, [w])), sorted(map(float, [w])))",
+    "print(list(map(float, [w])), [*map(float, [w])])\nfor loss in map(float, [w]): print(loss)",
+    "print(sorted([w, w], key=float), max([w, w], key=lambda x: x.item()))",
+    "best = max([w, w], key=lambda x: x.item())\nprint(best.item())",
+    "losses = [w.item()]\nlosses.sort()\nif losses: print(losses[0])",
+    "def read():\n    yield w.item()\nfor loss in read(): print(loss)\nprint(sum(read()))",
+    "def read():\n    yield 3, w.item()\nfor i, loss in read():\n    if i > 2: print(loss)",
+    "print(sum(x.item() for x in [w]) / 3)",
+    "def show(step, loss):\n    if step > 2: print(loss)\nshow(3, w.item())",
+    "def show(loss, **logs):\n    if logs['step']: print(logs)\nshow(w.item(), step=3, a=w.item())",
+    "def show(loss): print(loss)\nif show(w.item()): pass",
+    "def count(loss): return 3\nif count(w.item()) > 2: pass",
+    "def show(logs):\n    for k, v in logs.items(): print(k, v)\nshow({'loss': w.item()})",
+    "def show(loss):\n    if isinstance(loss, float) and loss is not None: print(f'{loss:.3f}')\n"
+    "show(w.item())",
+    "def show(loss):\n    if math.isnan(loss): raise ValueError\nshow(w.item())",
+    "def size(x): return len(x)\nif size([w.item()]): pass",
+    f"{STATS}stats = Stats(1, w.item())\nif stats.step > 3: print(stats)",
+    f"{STATS}def show(stats):\n    if stats.step: print(stats.loss)\nshow(Stats(1, w.item()))",
+    f"{STATS}best = min([Stats(1, w.item())], key=lambda each: each.step)\n"
+    "if best.step > 3: print(best.loss)",
+    f"{STATS}if list(map(lambda each: each.step, [Stats(1, w.item())]))[0] > 3: pass",
+    "import logging\nlog = logging.getLogger('x')\nlog.warning('loss %.3f', w.item())",
+    "class Board:\n    def log(self, logs):\n        for k, v in logs.items(): print(k, v)\n"
+    "board = Board()\nboard.log({'loss': w.item()})",
+    "class Log:\n    def log(self, loss):\n        if loss > 3: pass\n"
+    "import logging\nlogging.log(10, w.item())\nlogging.getLogger('x').log(10, w.item())",
+    f"{STOPPER}class Rate:\n    def step(self, loss): self.loss = loss\n"
+    "rate = Rate()\nrate.step(w.item())",
+    f"{STOPPER}import types\nrate = types.SimpleNamespace(step=print)\nrate.step(w.item())",
+    "import io, json\nfile = io.StringIO()\nfile.write(str(w.item()))\njson.dump([w.item()], file)",
+    "args = {'loss': 'l1'}\ndef of(loss): return loss == 'l1'\nlogs = {'loss': w.item()}\n"
+    "if of(args['loss']): print(logs)",
+    "class Step:\n    def __init__(self, loss): self.loss = loss\nclass Options:\n"
+    "    def __init__(self): self.loss = 'l1'\n    def is_l1(self): return self.loss > 'l'\n"
+    "if Options().is_l1(): print(Step(w.item()))",
+    "def half(x): return x / 2\nprint(half(w.item()))\nif half(3) > 1: pass",
+    "logs = dict(loss=w.item(), step=3)\nif logs['step'] > 2: print(logs)",
+    "logs = {'train': {'loss': w.item(), 'step': 3}}\nif logs['train']['step'] > 2: print(logs)",
 ]
 
 
@@ -121,6 +312,9 @@ class Number:
         return self
 
     argmax = float = long
+
+    def reshape(self, size: int) -> Number:
+        return self
 
     def __gt__(self, other: object) -> Number:
         return self
