@@ -23,6 +23,7 @@ from ferro_alloc.sim._definitions import Class, Function, Object, is_property, m
 from ferro_alloc.sim._sources import (
     Source,
     decorators,
+    is_of_program,
     name_of,
     positional,
     source_of,
@@ -49,15 +50,26 @@ ENDING_ATTRIBUTES = {
     "numel",
     "dim",
     "ndim",
+    "stride",
+    "nbytes",
     "is_cuda",
+    "is_contiguous",
+    "is_floating_point",
+    "requires_grad",
+    "grad_fn",
     "format",
 }
 OF_SHAPE = {"shape", "size", "numel", "dim", "ndim", "len"}
 FILLS = {"append", "add", "extend", "insert", "appendleft"}
+DICTIONARIES = {"dict", "OrderedDict"}
 OF_DICTIONARIES = {"get", "items", "pop", "values"}
 CHOOSE = {"min", "max"}
 ORDER = {"sorted", "sort", "nlargest", "nsmallest"}
 SEQUENCES = ORDER | {"list", "tuple", "set", "map", "reversed", "deque", "filter"}
+TENSORS = {"tensor", "as_tensor", "array", "asarray"}
+"""They are made of lists, and have the numbers at the same indices."""
+OF_ALL_ELEMENTS = OF_FLOATS - {"mean", "std", "var"} | {"tolist", "cpu", "cuda", "to", "numpy"}
+OF_ALL_ELEMENTS |= {"clone", "copy", "detach"}
 PASS_ELEMENTS = CHOOSE | ORDER | {"map", "filter"}
 DISPLAYS = (ast.Set, ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 COMPREHENSIONS = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
@@ -69,7 +81,9 @@ CALLED = object()
 Key = object
 """Where a container has the number: an index, a key, a Field of an object, CALLED if a function
 returns it, or ANYWHERE."""
-MAX_KEYS = 3
+MAX_KEYS = 5
+MAX_PARTS = 50_000
+"""Of a search, which takes about 3 seconds then. A number that reaches more may decide."""
 
 
 class Field(NamedTuple):
@@ -129,6 +143,20 @@ class _DecidesError(Exception):
 _uses_of_arguments: dict[tuple[ast.AST, str, Held], Outcome] = {}
 
 
+class _Search:
+    """What the search of one read has looked at, in all files."""
+
+    def __init__(self) -> None:
+        self.elsewhere: set[Part] = set()
+        self.arguments: set[tuple[ast.AST, str, Held]] = set()
+        self._parts = 0
+
+    def count_part(self) -> None:
+        self._parts += 1
+        if self._parts > MAX_PARTS:
+            raise _DecidesError
+
+
 class _Follow:
     """Follows the number through a file.
 
@@ -142,8 +170,7 @@ class _Follow:
         self._within = within
         self._given: set[Given] = set()
         self._seen: set[Part] = set()
-        self._elsewhere: set[Part] = before._elsewhere if before else set()
-        self._looked_at: set[tuple[ast.AST, str, Held]] = before._looked_at if before else set()
+        self._search: _Search = before._search if before else _Search()
 
     def run(self, parts: Iterable[Part]) -> frozenset[Given]:
         rest = list(parts)
@@ -151,6 +178,7 @@ class _Follow:
             part = rest.pop()
             if part not in self._seen:
                 self._seen.add(part)
+                self._search.count_part()
                 rest += self._step(*part)
         return frozenset(self._given)
 
@@ -196,6 +224,9 @@ class _Follow:
                     yield from self._argument(node, key, held.inside(CALLED))
                 else:
                     yield node, held
+            elif not self._source.is_of_program:
+                # A library calls it, such as torch the forward() of a module, for an outer call.
+                self._given.add(given)
             elif _name_of(of) in ("__init__", "__post_init__") and of_call != "__init__":
                 yield node, held
             elif (argument := self._argument_of(node, of, parameter)) is not None:
@@ -306,21 +337,21 @@ class _Follow:
                 if found is None and is_method and isinstance(load, ast.Attribute):
                     found = Function(self._source, function)
                 part = (load, held)
-                if found != Function(self._source, function) or part in self._elsewhere:
+                if found != Function(self._source, function) or part in self._search.elsewhere:
                     continue
                 if source is self._source:
                     yield part
                 else:
-                    self._elsewhere.add(part)
+                    self._search.elsewhere.add(part)
                     _Follow(source, None, self).run([part])
 
     def _use_of_argument(self, of: Function, parameter: str, held: Held) -> frozenset[Given]:
         """Of what is passed to a parameter of a function of the program."""
         key = (of.node, parameter, held)
         if key not in _uses_of_arguments:
-            if key in self._looked_at:  # by a call within itself
+            if key in self._search.arguments:  # by a call within itself
                 return SHOWN
-            self._looked_at.add(key)
+            self._search.arguments.add(key)
             loads = of.source.variable_loads(parameter, of.node)
             use: Outcome = None
             with contextlib.suppress(_DecidesError):
@@ -448,6 +479,8 @@ class _Follow:
             return self._called_with(call if is_called else node, held, name)
         if held.first is CALLED:
             return []
+        if held.keys and name == "keys":
+            return []
         if held.keys and name == "sort" and isinstance(call, ast.Call):
             return self._passed(call, node, held.element())
         if name in ENDING_ATTRIBUTES and not (held.chosen and name in OF_SHAPE):
@@ -460,6 +493,8 @@ class _Follow:
                 return []
             return [(call, held.element())]
         integers = (held.integers or name in OF_INTEGERS) and name not in OF_FLOATS
+        if isinstance(held.first, int) and name not in OF_ALL_ELEMENTS:
+            held = held._replace(keys=())
         return [(node, held._replace(integers=integers))]
 
     def _called_with(self, node: ast.AST, held: Held, *names: str) -> Iterable[Part]:
@@ -477,6 +512,8 @@ class _Follow:
         if not isinstance(call, ast.Call):
             return []
         functions, is_certain = self._called(call.func)
+        if not is_certain and isinstance(held.first, Field):
+            functions = []
         parts: list[Part] = []
         for function in functions:
             for name, each in self._parameters(call, function, argument, held):
@@ -564,19 +601,29 @@ class _Follow:
             raise _DecidesError
         if name in ENDS:
             return [(call, held)] if held.chosen and name in OF_SHAPE else []
-        if name in CHOOSE or name in ORDER:
-            return self._ordered(call, held, is_key)
-        if name in SEQUENCES:
-            held = held if is_function else held.element()
-            return [(call, held.inside(ANYWHERE))]
-        if isinstance(argument, ast.keyword) and argument.arg and name in ("dict", "update"):
-            held = held.inside(argument.arg)
-            return [(call, held)] if name == "dict" else self._updated(call, held)
         if name in FILLS and isinstance(call.func, ast.Attribute):
             held = held.element() if name == "extend" else held
             return self._changed(call.func.value, held.inside(ANYWHERE))
         if is_object:
             return []
+        if name in CHOOSE or name in ORDER:
+            return self._ordered(call, held, is_key)
+        if name in SEQUENCES:
+            held = held if is_function else held.element()
+            return [(call, held.inside(ANYWHERE))]
+        keyword = argument.arg if isinstance(argument, ast.keyword) else None
+        if name in DICTIONARIES:
+            if keyword is not None:
+                return [(call, held.inside(keyword))]
+            if isinstance(held.first, str):
+                return [(call, held)]
+            return [(call, held.element().element().inside(ANYWHERE))]  # of pairs
+        if name == "update" and keyword is not None:
+            return self._updated(call, held.inside(keyword))
+        if any(isinstance(key, Field) for key in held.keys):
+            return []
+        if name in TENSORS and held.keys:
+            return [(call, held)]
         whole = held._replace(keys=(), integers=held.integers or name in OF_INTEGERS)
         if not isinstance(call.func, ast.Attribute):
             return [(call, whole)]
@@ -605,7 +652,7 @@ class _Follow:
         has_key = any(each.arg == "key" for each in call.keywords)
         if not is_key and (not chooses or len(call.args) == 1):
             held = held.element()
-        is_compared = held.keys and not has_key and not isinstance(held.first, Field)
+        is_compared = held.keys and not has_key
         if is_key or is_compared:
             held = Held(chosen=True)
         if chooses:
@@ -693,12 +740,22 @@ def _use_at(source: Source, node: ast.AST | None, frame: FrameType, returned: Ou
     at = _around(frame)
     is_called = at is not None and not at.f_code.co_flags & LATER
     is_called = is_called and isinstance(function, ast.FunctionDef)
+    if not is_called:  # calls of its name are looked for, also in the files of these frames
+        for each in _frames(frame):
+            if is_of_program(each.f_code.co_filename):
+                source_of(each.f_code.co_filename, each.f_globals)
     follow = _Follow(source, function if is_called else None, None)
     try:
         parts = follow.read(node) if returned is None else follow.received(node, returned)
         return follow.run(parts)
     except _DecidesError:
         return None
+
+
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def decides(frame: FrameType) -> bool:

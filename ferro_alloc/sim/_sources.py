@@ -10,10 +10,12 @@ import sysconfig
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 Position = tuple[int | None, int | None, int | None, int | None]
 """The first and the last line, the first and the last column, as of `co_positions`."""
 
@@ -27,7 +29,7 @@ class Source:
         self.is_of_program = is_of_program(file)
         self.parents: dict[ast.AST, ast.AST] = {}
         self.loads: defaultdict[str, list[ast.expr]] = defaultdict(list)
-        """Of names, attributes and elements, by their text."""
+        """Of names and attributes, by their text."""
         self.attributes: defaultdict[str, list[ast.Attribute]] = defaultdict(list)
         """The attributes that are loaded, by their names."""
         self.definitions: dict[str, ast.AST] = {}
@@ -35,16 +37,16 @@ class Source:
         self.methods: defaultdict[str, list[ast.AST]] = defaultdict(list)
         """By their names."""
         self.bound: defaultdict[tuple[ast.AST, str], list[ast.AST]] = defaultdict(list)
-        """The values of the names that each function or the module binds."""
+        """The values of the names that each scope binds."""
         self.assigned: defaultdict[str, list[ast.expr]] = defaultdict(list)
         """The values of attributes, by their text."""
         self._at: dict[Position, ast.AST] = {}
         self._calls: dict[tuple[int | None, int | None], ast.Call] = {}
         """By their ends: no two calls end with the same parenthesis."""
         self._stored: defaultdict[ast.AST, set[str]] = defaultdict(set)
-        """The names that each function binds."""
+        """The names that each function, comprehension or module binds: each scope."""
         self._outer: dict[tuple[ast.AST, str], ast.AST] = {}
-        """The functions and modules of names that are global or nonlocal in a function."""
+        """The scopes of names that are global or nonlocal in a function."""
         self._loads_of_self: dict[ast.ClassDef, list[ast.expr]] = {}
         for node in ast.walk(tree):
             for child in ast.iter_child_nodes(node):
@@ -55,12 +57,13 @@ class Source:
             if isinstance(node, ast.Global | ast.Nonlocal):
                 inner = self.function(node)
                 for name in node.names:
-                    self._stored[inner].discard(name)
-                    outer = tree if isinstance(node, ast.Global) else self._enclosing(inner, name)
-                    self._outer[inner, name] = outer
+                    around = tree if isinstance(node, ast.Global) else self.parents[inner]
+                    self._outer[inner, name] = self.binder(around, name)
         for node in self.parents:
             for name, value in _bindings(node):
-                self.bound[self.binder(node, name), name].append(value)
+                defines = isinstance(node, (*FUNCTIONS, ast.ClassDef))
+                around = self.parents[node] if defines else node
+                self.bound[self.binder(around, name), name].append(value)
 
     def _add(self, node: ast.AST) -> None:
         if isinstance(node, ast.expr | ast.For | ast.AsyncFor):
@@ -69,13 +72,15 @@ class Source:
         match node:
             case ast.Call():
                 self._calls[node.end_lineno, node.end_col_offset] = node
-            case ast.Name() | ast.Attribute() | ast.Subscript():
-                if isinstance(node.ctx, ast.Load):
-                    self.loads[text_of(node)].append(node)
-                    if isinstance(node, ast.Attribute):
-                        self.attributes[node.attr].append(node)
-                elif isinstance(node, ast.Name):
-                    self._stored[self.function(node)].add(node.id)
+            case ast.Name(id=name, ctx=ast.Load()):
+                self.loads[name].append(node)
+            case ast.Name(id=name):
+                walrus = isinstance(self.parents[node], ast.NamedExpr)
+                self._stored[self.function(node) if walrus else self._scope(node)].add(name)
+            case ast.Attribute(attr=name, ctx=ast.Load()):
+                if text := text_of(node):
+                    self.loads[text].append(node)
+                self.attributes[name].append(node)
             case ast.arg(arg=name):
                 self._stored[self.function(node)].add(name)
             case ast.alias():
@@ -91,8 +96,8 @@ class Source:
                     self.methods[name].append(node)
             case ast.Assign(targets=targets, value=value):
                 for target in targets:
-                    if isinstance(target, ast.Attribute):
-                        self.assigned[text_of(target)].append(value)
+                    if isinstance(target, ast.Attribute) and (text := text_of(target)):
+                        self.assigned[text].append(value)
 
     def variable(self, name: str) -> object:
         """What the module binds to the name now, or None."""
@@ -108,6 +113,12 @@ class Source:
                 return of
             case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
                 return node.generators[0].iter
+        return node
+
+    def _scope(self, node: ast.AST) -> ast.AST:
+        """The innermost function or comprehension of a node, or the module."""
+        while not isinstance(node, (*FUNCTIONS, *COMPREHENSIONS, ast.Module)):
+            node = self.parents[node]
         return node
 
     def function(self, node: ast.AST) -> ast.AST:
@@ -128,32 +139,19 @@ class Source:
         return next(iter(positional(function)), None)
 
     def binder(self, node: ast.AST, name: str) -> ast.AST:
-        """The function around the node that binds the name there, or the module."""
-        start = self.parents[node] if isinstance(node, (*FUNCTIONS, ast.ClassDef)) else node
-        inner = self.function(start)
-        inner = self._outer.get((inner, name), inner)
-        return inner if name in self._stored[inner] else self._enclosing(inner, name)
-
-    def _enclosing(self, function: ast.AST, name: str) -> ast.AST:
-        """The function around this one that binds the name."""
-        while not isinstance(function, ast.Module):
-            function = self.function(self.parents[function])
-            if name in self._stored[function]:
+        """The scope around the node that binds the name there."""
+        scope = self._scope(node)
+        while not isinstance(scope, ast.Module):
+            if (scope, name) in self._outer:
+                return self._outer[scope, name]
+            if name in self._stored[scope]:
                 break
-        return function
+            scope = self._scope(self.parents[scope])
+        return scope
 
-    def variable_loads(self, name: str, function: ast.AST) -> Iterator[ast.expr]:
-        """The expressions that load this variable of the function."""
-        return (load for load in self.loads[name] if self._is_seen(load, name, function))
-
-    def _is_seen(self, load: ast.AST, name: str, function: ast.AST) -> bool:
-        """Is what this name loads the variable of that function?"""
-        inner = self.function(load)
-        while inner is not function:
-            if isinstance(inner, ast.Module) or name in self._stored[inner]:
-                return False
-            inner = self.function(self.parents[inner])
-        return True
+    def variable_loads(self, name: str, scope: ast.AST) -> Iterator[ast.expr]:
+        """The expressions that load this variable of the scope."""
+        return (load for load in self.loads[name] if self.binder(load, name) is scope)
 
     def loads_of_self(self, of: ast.ClassDef) -> list[ast.expr]:
         """In the methods of the class and of those above and below it in this file."""
@@ -239,7 +237,13 @@ def decorators(of: ast.AST) -> set[str]:
 
 
 def text_of(node: ast.expr) -> str:
-    return node.id if isinstance(node, ast.Name) else ast.unparse(node)
+    """Of names and of attributes of names; others have none."""
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=value, attr=name) if before := text_of(value):
+            return f"{before}.{name}"
+    return ""
 
 
 def name_of(function: ast.expr) -> str:
@@ -249,12 +253,12 @@ def name_of(function: ast.expr) -> str:
     return ""
 
 
-_STANDARD = sysconfig.get_path("stdlib") + "/"
+_LIBRARIES = (sysconfig.get_path("stdlib") + "/", str(Path(__file__).parents[1]) + "/")
 
 
 def is_of_program(file: str) -> bool:
-    """Is the file neither of Python nor of an installed package?"""
-    return not ("-packages/" in file or file.startswith((_STANDARD, "<frozen ")))
+    """Is the file none of Python, an installed package, or this package?"""
+    return not ("-packages/" in file or file.startswith((*_LIBRARIES, "<frozen ")))
 
 
 _sources: dict[tuple[str, str], Source | None] = {}

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import math
 import sys
+import warnings
+from collections.abc import Iterable
 from pathlib import Path
+from textwrap import indent
+from types import ModuleType
 
 import pytest
 
+from ferro_alloc.sim import _float_uses, _sources
 from ferro_alloc.sim._float_uses import decides
 from tests.python.sim.conftest import Simulate
 
@@ -82,6 +87,7 @@ DECIDES = [
     "if any(each > 1 for each in w.tolist()): pass",
     "logs = {'loss': w.item()}\nif logs['loss'] > 3: pass",
     "logs = {}\nlogs['loss'] = w.item()\nlogs['loss'] += 1\nif logs['loss'] > 3: pass",
+    "größe, x = 'ä', w.item()\nif x > 3: pass",
     "match w.item():\n    case 0.0: pass",
     "match 3:\n    case n if n > w.item(): pass",
     "def mean(x):\n    return x.item() / 2\nif mean(w) > 3: pass",
@@ -174,6 +180,7 @@ DECIDES = [
     "def put(logs): logs['loss'] = w.item()\nlogs = {}\nput(logs)\nif logs['loss'] > 3: pass",
     "def put(logs, loss): logs.append(loss)\nlogs = []\nput(logs, w.item())\nif logs[0] > 3: pass",
     "def half(x): return x / 2\nif half(w.item()) > 3: pass",
+    "import torch\nif torch.tensor([3.0, w.item()]).mean() > 2: pass",
     "best = 0\ndef put(loss):\n    global best\n    best = loss\ndef get(): return best\n"
     "put(w.item())\nif get() > 3: pass",
     "def again(loss, n): return again(loss / 2, n - 1) if n else loss\n"
@@ -277,6 +284,14 @@ SHOWN = [
     "    def __init__(self): self.loss = 'l1'\n    def is_l1(self): return self.loss > 'l'\n"
     "if Options().is_l1(): print(Step(w.item()))",
     "def half(x): return x / 2\nprint(half(w.item()))\nif half(3) > 1: pass",
+    "steps = [3]\nprint([v / 2 for v in [w.item()]], [v for v in steps if v > 1])",
+    "from collections import OrderedDict\nlogs = OrderedDict([('loss', w.item())])\n"
+    "if logs: print(logs)",
+    "logs = {'a': {'loss': []}}\nlogs['a']['loss'].append(w.item())\n"
+    "print({k: sum(v) / len(v) for k, v in logs['a'].items() if v})",
+    "import torch\nsums = torch.tensor([3.0, w.item()]).tolist()\nprint(int(sums[0]), sums[1])",
+    "logs = {'loss': w.item()}\nif 'step' in logs.keys() or len(list(logs.keys())) > 2: pass",
+    "x = w.cpu()\nif x.requires_grad: print(x)",
     "logs = dict(loss=w.item(), step=3)\nif logs['step'] > 2: print(logs)",
     "logs = {'train': {'loss': w.item(), 'step': 3}}\nif logs['train']['step'] > 2: print(logs)",
 ]
@@ -286,6 +301,7 @@ class Number:
     """A stand-in for a tensor of one floating-point number on the device."""
 
     shape = (1,)
+    requires_grad = False
 
     def __init__(self) -> None:
         self.decided: list[bool] = []
@@ -320,12 +336,82 @@ class Number:
         return self
 
 
-def run(program: str, folder: Path) -> list[bool]:
+def run(program: str, folder: Path, text: bytes | None = b"as the program") -> list[bool]:
+    """`text`: what the program's file has when the program runs; None: it is removed."""
     file = folder / "program.py"
-    file.write_text(program)
+    text = program.encode() if text == b"as the program" else text
+    if text is not None:
+        file.write_bytes(text)
     number = Number()
     exec(compile(program, str(file), "exec"), {"w": number, "math": math})
     return number.decided
+
+
+PARTS = f"""\
+{METER}{STOPPER}{STATS}
+class Reader:
+    def __init__(self, number):
+        self.number = number
+    @property
+    def loss(self):
+        return self.number.item()
+    def losses(self):
+        yield 3, self.number.item()
+def losses(number):
+    yield number.item()
+def half(loss):
+    return loss / 2
+def is_low(loss):
+    return half(loss) < 3
+def show(loss):
+    print(half(loss))
+"""
+IN_OTHER_FILES = [
+    "from parts import Stopper\nStopper().step(w.item())",
+    "import parts as p\nstopper = p.Stopper()\nstopper(w.item())",
+    "def fit(stopper): stopper.step(w.item())\nimport parts\nfit(parts.Stopper())",
+    "from parts import Meter\nlosses = Meter()\nlosses.update(w.item())\n"
+    "if losses.average > 3: pass",
+    "from parts import Stats\nif Stats(1, w.item()).is_good: pass",
+    "from parts import is_low\nif is_low(w.item()): pass",
+    "import parts\nif parts.Reader(w).loss > 3: pass",
+    "import parts\nfor step, loss in parts.Reader(w).losses():\n    if loss > 3: pass",
+    "import parts\nfor loss in parts.losses(w):\n    if loss > 3: pass",
+    "from parts import Stopper\nclass Patient(Stopper):\n    pass\nPatient().step(w.item())",
+]
+SHOWN_IN_OTHER_FILES = [
+    "from parts import Meter\nlosses = Meter()\nlosses.update(w.item())\n"
+    "if losses.count > 3: print(losses)",
+    "from parts import Stats\nstats = Stats(1, w.item())\nif stats.step > 3: print(stats)",
+    "from parts import show, half\nshow(w.item())\nif half(3) > 1: pass",
+    "import parts\nprint(parts.Reader(w).loss)",
+    "import parts\nfor step, loss in parts.Reader(w).losses():\n    if step > 3: print(loss)",
+    "import parts\nfor loss in parts.losses(w): print(loss)",
+]
+CHANGED = {
+    "missing": None,
+    "empty": b"",
+    "other lines": b"x = 3\n" * 9,
+    "no Python": b"if (\n",
+    "no text": b"\xff\xfe\x00",
+    "zeros": b"x = 3\x00\n",
+    "too deep": b"x = " + b"-" * 20_000 + b"1\n",
+    "too long": b"x = " + b"1 + " * 20_000 + b"1\n",
+}
+
+
+@pytest.fixture(autouse=True)
+def no_sources_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_sources, "_sources", {})
+
+
+@pytest.fixture
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that the program can import."""
+    (tmp_path / "parts.py").write_text(PARTS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(sys.modules, "parts", ModuleType("parts"))  # restored
+    del sys.modules["parts"]
 
 
 @pytest.mark.parametrize("program", DECIDES)
@@ -340,10 +426,108 @@ def test_it_is_only_shown(program: str, tmp_path: Path) -> None:
     assert not any(decided), program
 
 
-def test_a_program_without_its_source_is_taken_to_show_it() -> None:
+@pytest.mark.usefixtures("parts")
+@pytest.mark.parametrize("program", IN_OTHER_FILES)
+def test_it_decides_in_another_file(program: str, tmp_path: Path) -> None:
+    assert run(program, tmp_path)[0], program
+
+
+@pytest.mark.usefixtures("parts")
+@pytest.mark.parametrize("program", SHOWN_IN_OTHER_FILES)
+def test_it_is_only_shown_in_another_file(program: str, tmp_path: Path) -> None:
+    decided = run(program, tmp_path)
+    assert decided
+    assert not any(decided), program
+
+
+def test_a_function_is_looked_at_once_for_each_parameter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at = []
+    run_within = _float_uses._Follow.run
+
+    def count(follow: _float_uses._Follow, parts: Iterable[_float_uses.Part]) -> object:
+        looked_at.append(getattr(follow._within, "name", ""))
+        return run_within(follow, parts)
+
+    monkeypatch.setattr(_float_uses._Follow, "run", count)
+    reads = "show(w.item(), 1)\n" * 5 + "show(1, w.item())\n" * 5
+    run(f"def show(a, b): print(a, b)\nfor _ in range(9):\n{indent(reads, '    ')}", tmp_path)
+    assert looked_at.count("show") == 2
+    assert looked_at.count("") == 10
+
+
+def test_a_search_that_takes_long_ends_unsure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_float_uses, "MAX_PARTS", 100)
+    assert run("x = w.item()\n" + "x = x + 1\n" * 50, tmp_path) == [True]
+
+
+@pytest.mark.parametrize("text", CHANGED.values(), ids=CHANGED.keys())
+def test_a_file_that_is_not_the_program_is_taken_to_show_it(
+    text: bytes | None, tmp_path: Path
+) -> None:
+    assert run("if w.item() > 3: pass", tmp_path, text) == [False]
+
+
+@pytest.mark.parametrize("file", ["<stdin>", "<string>", "<ipython-input-1-0>", "", "no\nfile"])
+def test_a_program_without_its_source_is_taken_to_show_it(file: str) -> None:
     number = Number()
-    exec("if w.item() > 3: pass", {"w": number})
+    exec(compile("if w.item() > 3: pass", file, "exec"), {"w": number})
     assert number.decided == [False]
+
+
+def test_source_that_only_a_loader_has_is_followed(tmp_path: Path) -> None:
+    program = "if w.item() > 3: pass"
+
+    class Loader:
+        def get_source(self, name: str) -> str:
+            return program
+
+    number = Number()
+    code = compile(program, str(tmp_path / "in_an_archive.py"), "exec")
+    exec(code, {"w": number, "__name__": "x", "__loader__": Loader()})
+    assert number.decided == [True]
+
+
+@pytest.mark.parametrize("error", [KeyError, RecursionError, MemoryError, AttributeError])
+def test_no_failure_reaches_the_program(
+    error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> object:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_float_uses, "source_of", fail)
+        assert run("if w.item() > 3: pass", tmp_path) == [False]
+
+    class Loader:
+        get_source = fail
+
+    number = Number()
+    code = compile("if w.item() > 3: pass", str(tmp_path / "in_an_archive.py"), "exec")
+    exec(code, {"w": number, "__name__": "x", "__loader__": Loader()})
+    assert number.decided == [False]
+
+
+def test_a_read_in_deep_recursion_fails_as_without_it(tmp_path: Path) -> None:
+    program = "def deep(n):\n    w.item()\n    return deep(n + 1)\n"
+    program += "try:\n    deep(0)\nexcept RecursionError:\n    print('end')"
+    assert not any(run(program, tmp_path))
+
+
+def test_warnings_of_the_source_are_not_repeated(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = "x = '\\d'\nif w.item() > 3: pass"
+        code = compile(program, str(tmp_path / "program.py"), "exec")
+    (tmp_path / "program.py").write_text(program)
+    number = Number()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        exec(code, {"w": number})
+    assert number.decided == [True]
 
 
 UNKNOWN = """\
@@ -360,6 +544,20 @@ USES = [
     "h = torch.empty(1)\nh[0].copy_(w)\nif h > 3: pass",
     "h = torch.empty(1, pin_memory=True)\nh.copy_(w, non_blocking=True)\nn = (h > 3).sum().item()",
     "h = torch.empty(3)\nh[1] = w\nif h.mean() > 3: pass",
+    "for loss in map(float, [w]):\n    if loss > 3: pass",
+    "def read():\n    yield w.item()\nfor loss in read():\n    if loss > 3: pass",
+    f"{STOPPER}def fit(stopper): stopper(w.item())\nfit(Stopper())",
+    """\
+class Model(torch.nn.Module):
+    def forward(self, x):
+        self.mean = x.item()
+    @property
+    def is_good(self):
+        return self.mean < 3
+model = Model()
+model(w)
+if model.is_good: pass
+""",
 ]
 
 
@@ -382,7 +580,31 @@ if history["steps"] > 2 and not math.isnan(history["loss"]):
 """
 
 
-def test_a_loop_that_shows_its_loss_fits(simulate: Simulate) -> None:
-    done, result = simulate(UNKNOWN + LOOP)
+METERS = f"""\
+{METER}
+import json, logging
+class Board:
+    def log(self, logs, step):
+        for name, value in logs.items():
+            logging.warning("%s at %d: %.3f", name, step, value)
+def train(scheduler, board):
+    losses = Meter()
+    for step in range(3):
+        losses.update(w.item(), 4)
+        scheduler.step(w.item())
+        scheduler.step(w)
+        board.log({{"loss": w.item()}}, step)
+        print(json.dumps({{"loss": losses.average, "step": step}}))
+    if losses.count > 3:
+        print(losses)
+    return losses.average
+optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+print(train(torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer), Board()))
+"""
+
+
+@pytest.mark.parametrize("loop", [LOOP, METERS], ids=["lists", "meters"])
+def test_a_loop_that_shows_its_loss_fits(simulate: Simulate, loop: str) -> None:
+    done, result = simulate(UNKNOWN + loop)
     assert (done.returncode, result["verdict"]) == (0, "fits"), done.stderr
     assert {read["learned"] for read in result["uncomputed"]} == {"float"}
