@@ -9,7 +9,7 @@ import sys
 import sysconfig
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -47,6 +47,7 @@ class Source:
         """The names that each function, comprehension or module binds: each scope."""
         self._outer: dict[tuple[ast.AST, str], ast.AST] = {}
         """The scopes of names that are global or nonlocal in a function."""
+        self._loads_by_scope: dict[str, dict[ast.AST, list[ast.expr]]] = {}
         self._loads_of_self: dict[ast.ClassDef, list[ast.expr]] = {}
         for node in ast.walk(tree):
             for child in ast.iter_child_nodes(node):
@@ -149,9 +150,13 @@ class Source:
             scope = self._scope(self.parents[scope])
         return scope
 
-    def variable_loads(self, name: str, scope: ast.AST) -> Iterator[ast.expr]:
+    def variable_loads(self, name: str, scope: ast.AST) -> Sequence[ast.expr]:
         """The expressions that load this variable of the scope."""
-        return (load for load in self.loads[name] if self.binder(load, name) is scope)
+        if name not in self._loads_by_scope:
+            by_scope = self._loads_by_scope[name] = defaultdict(list)
+            for load in self.loads.get(name, ()):
+                by_scope[self.binder(load, name)].append(load)
+        return self._loads_by_scope[name].get(scope, ())
 
     def loads_of_self(self, of: ast.ClassDef) -> list[ast.expr]:
         """In the methods of the class and of those above and below it in this file."""

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from ferro_alloc.sim import _float_uses, _sources
+from ferro_alloc.sim import _float_uses, _follow, _held, _sources
 from ferro_alloc.sim._float_uses import decides
 from tests.python.sim.conftest import Simulate
 
@@ -444,13 +444,13 @@ def test_a_function_is_looked_at_once_for_each_parameter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_at = []
-    run_within = _float_uses._Follow.run
+    run_within = _follow.Follow.run
 
-    def count(follow: _float_uses._Follow, parts: Iterable[_float_uses.Part]) -> object:
+    def count(follow: _follow.Follow, parts: Iterable[_held.Part]) -> object:
         looked_at.append(getattr(follow._within, "name", ""))
         return run_within(follow, parts)
 
-    monkeypatch.setattr(_float_uses._Follow, "run", count)
+    monkeypatch.setattr(_follow.Follow, "run", count)
     reads = "show(w.item(), 1)\n" * 5 + "show(1, w.item())\n" * 5
     run(f"def show(a, b): print(a, b)\nfor _ in range(9):\n{indent(reads, '    ')}", tmp_path)
     assert looked_at.count("show") == 2
@@ -460,7 +460,7 @@ def test_a_function_is_looked_at_once_for_each_parameter(
 def test_a_search_that_takes_long_ends_unsure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_float_uses, "MAX_PARTS", 100)
+    monkeypatch.setattr(_follow, "MAX_PARTS", 100)
     assert run("x = w.item()\n" + "x = x + 1\n" * 50, tmp_path) == [True]
 
 
