@@ -25,6 +25,7 @@ from ferro_alloc.sim._sources import (
 )
 
 TO_INTEGERS = {"int", "bool", "ceil", "floor", "trunc"}
+RETURN_INTEGERS = {"__bool__", "__int__", "__index__", "__len__"}
 SIZES = {"arange", "range", "linspace", "logspace"}
 SHAPED = {"empty", "zeros", "ones", "full", "rand", "randn", "randint", "view", "reshape", "expand"}
 SHAPED |= {"repeat", "narrow", "split", "chunk", "topk", "new_empty", "new_zeros", "new_ones"}
@@ -255,6 +256,8 @@ class Follow:
 
     def _returned(self, function: ast.AST, held: Held, later: bool) -> Iterable[Part]:
         """`later`: the caller of the function gets an iterator or a task, which other code runs."""
+        if getattr(function, "name", "") in RETURN_INTEGERS:
+            raise DecidesError
         if function is self._within:
             self._given.add(Given(Function(self._source, function), None, held))
             return []

@@ -262,8 +262,10 @@ _LIBRARIES = (sysconfig.get_path("stdlib") + "/", str(Path(__file__).parents[1])
 
 
 def is_of_program(file: str) -> bool:
-    """Is the file none of Python, an installed package, or this package?"""
-    return not ("-packages/" in file or file.startswith((*_LIBRARIES, "<frozen ")))
+    """Is the file source, and none of Python, an installed package, or this package?"""
+    return not file.endswith((".so", ".pyd")) and not (
+        "-packages/" in file or file.startswith((*_LIBRARIES, "<frozen "))
+    )
 
 
 _sources: dict[tuple[str, str], Source | None] = {}

@@ -168,7 +168,21 @@ DECIDES = [
     "with reads() as loss:\n    if loss > 3: pass",
     "import asyncio\nasync def read(): return w.item()\nasync def main():\n"
     "    losses = await asyncio.gather(read())\n    if losses[0] > 3: pass\nasyncio.run(main())",
+    "class Losses:\n    def __iter__(self): return self\n    def __next__(self): return w.item()\n"
+    "for loss in Losses():\n    if loss > 3: pass\n    break",
     # Functions and methods of the program.
+    "class Logs:\n    def __getitem__(self, key): return w.item()\nif Logs()['loss'] > 3: pass",
+    "class Run:\n    def __lt__(self, other): return w.item() < 3\nif Run() < Run(): pass",
+    "class Run:\n    def __bool__(self): return w.item() < 3\nif Run(): pass",
+    "def plain(f):\n    def call(*args): return f(*args)\n    return call\n@plain\n"
+    "def read(): return w.item()\nif read() > 3: pass",
+    "import torch\n@torch.no_grad()\ndef read(): return w.item()\nif read() > 3: pass",
+    "class Stopper:\n    @staticmethod\n    def stop(loss):\n        if loss > 3: pass\n"
+    "Stopper.stop(w.item())",
+    "class Stopper:\n    @classmethod\n    def stop(cls, loss):\n        if loss > 3: pass\n"
+    "Stopper().stop(w.item())",
+    "class Stopper:\n    def stop(self, loss):\n        if loss > 3: pass\n"
+    "Stopper.stop(Stopper(), w.item())",
     "def stop(loss):\n    if loss < 3: return True\nstop(w.item())",
     "def stop(step, *, loss=0):\n    if loss < 3: return True\nstop(1, loss=w.item())",
     "def stop(*losses):\n    if losses[0] < 3: return True\nstop(w.item())",
