@@ -336,7 +336,7 @@ class Follow:
                 return _decided(held)
             case ast.comprehension(ifs=ifs) if node in ifs:
                 return _decided(held)
-            case ast.UnaryOp(op=ast.Not()) | ast.BoolOp() if held.keys:
+            case ast.UnaryOp(op=ast.Not()) if held.keys:
                 return []
             case ast.BoolOp(values=values) if (
                 isinstance(self._parents[parent], ast.Expr) and node is not values[-1]
