@@ -54,7 +54,7 @@ def _use_at(source: Source, node: ast.AST | None, frame: FrameType, returned: Ou
     try:
         parts = follow.read(node) if returned is None else follow.received(node, returned)
         return follow.run(parts)
-    except DecidesError:
+    except (DecidesError, RecursionError):  # too many functions to look at, so it may decide
         return None
 
 

@@ -66,8 +66,8 @@ OF_ALL_ELEMENTS = OF_FLOATS - {"mean", "std", "var"} | {"tolist", "cpu", "cuda",
 OF_ALL_ELEMENTS |= {"clone", "copy", "detach"}
 PASS_ELEMENTS = CHOOSE | ORDER | {"map", "filter"}
 DISPLAYS = (ast.Set, ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
-MAX_PARTS = 50_000
-"""Of a search, which takes about 3 seconds then. A number that reaches more may decide."""
+MAX_PARTS = 1_000_000
+"""A search of so many takes a second or two. A number that reaches more may decide."""
 
 
 class DecidesError(Exception):
@@ -107,14 +107,18 @@ class Follow:
         self._search: Search = before._search if before else Search()
 
     def run(self, parts: Iterable[Part]) -> frozenset[Given]:
-        rest = list(parts)
+        rest: list[Part] = []
+        self._add(parts, rest)
         while rest:
-            part = rest.pop()
+            self._add(self._step(*rest.pop()), rest)
+        return frozenset(self._given)
+
+    def _add(self, parts: Iterable[Part], rest: list[Part]) -> None:
+        for part in parts:
+            self._search.count_part()
             if part not in self._seen:
                 self._seen.add(part)
-                self._search.count_part()
-                rest += self._step(*part)
-        return frozenset(self._given)
+                rest.append(part)
 
     def read(self, node: ast.AST) -> Iterable[Part]:
         """The expressions with the number that the instruction at this expression reads."""

@@ -480,6 +480,15 @@ def test_a_search_that_takes_long_ends_unsure(
     assert run("x = w.item()\n" + "x = x + 1\n" * 50, tmp_path) == [True]
 
 
+@pytest.mark.parametrize(("count", "unsure"), [(30, False), (500, True)])
+def test_a_chain_of_too_many_functions_ends_unsure(
+    tmp_path: Path, count: int, unsure: bool
+) -> None:
+    calls = "".join(f"def f{n}(x): f{n - 1}(x)\n" for n in range(1, count))
+    program = f"def f0(x): print(x)\n{calls}f{count - 1}(w.item())"
+    assert run(program, tmp_path) == [unsure]
+
+
 @pytest.mark.parametrize("text", CHANGED.values(), ids=CHANGED.keys())
 def test_a_file_that_is_not_the_program_is_taken_to_show_it(
     text: bytes | None, tmp_path: Path
