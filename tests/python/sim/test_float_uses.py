@@ -4,13 +4,69 @@ from __future__ import annotations
 
 import math
 import sys
+import warnings
+from collections.abc import Iterable
 from pathlib import Path
+from textwrap import indent
+from types import ModuleType
 
 import pytest
 
+from ferro_alloc.sim import _float_uses, _follow, _held, _sources
 from ferro_alloc.sim._float_uses import decides
 from tests.python.sim.conftest import Simulate
 
+TRACKER = """\
+class Tracker:
+    def __init__(self):
+        self.total, self.count = 0.0, 0
+    def put(self, loss):
+        self.total += loss
+        self.count += 1
+    @property
+    def last(self):
+        return w.item()
+    @property
+    def mean(self):
+        return self.total / self.count
+    def value(self):
+        return self.total
+"""
+STOPPER = """\
+class Stopper:
+    def __init__(self):
+        self.best = 9.0
+        self.steps = 0
+    def __call__(self, loss):
+        self.steps += 1
+        self.best = min(self.best, loss)
+        return self.step(loss)
+    def step(self, loss):
+        if loss < self.best:
+            self.best = loss
+"""
+STATS = """\
+from dataclasses import dataclass
+@dataclass
+class Stats:
+    step: int
+    loss: float = 0.0
+    @property
+    def is_good(self):
+        return self.loss < 3
+"""
+METER = """\
+class Meter:
+    def __init__(self):
+        self.value = self.sum = self.average = self.count = 0
+    def update(self, value, count=1):
+        self.value = value
+        self.sum += value * count
+        self.count += count
+        self.average = self.sum / self.count
+    def __str__(self):
+        return f"{self.value} ({self.average})"
+"""
 DECIDES = [
     "if w.item() > 3: pass",
     "while w.item() > 3: break",
@@ -31,6 +87,7 @@ DECIDES = [
     "if any(each > 1 for each in w.tolist()): pass",
     "logs = {'loss': w.item()}\nif logs['loss'] > 3: pass",
     "logs = {}\nlogs['loss'] = w.item()\nlogs['loss'] += 1\nif logs['loss'] > 3: pass",
+    "größe, x = 'ä', w.item()\nif x > 3: pass",
     "match w.item():\n    case 0.0: pass",
     "match 3:\n    case n if n > w.item(): pass",
     "def mean(x):\n    return x.item() / 2\nif mean(w) > 3: pass",
@@ -51,6 +108,7 @@ DECIDES = [
     "h = {'loss': []}\nh['loss'].append(w.item())\nfor key in h:\n    if h[key][-1] > 3: pass",
     "logs = {}\nlogs.update(loss=w.item())\nif logs['loss'] > 3: pass",
     "logs = {}\nlogs.update({'loss': w.item()})\nif logs['loss'] > 3: pass",
+    "logs = {'loss': w.item()} or {}\nif logs['loss'] > 3: pass",
     "logs = {}\nlogs.setdefault('loss', w.item())\nif logs['loss'] > 3: pass",
     "losses = [1.0]\nlosses += [w.item()]\nif losses[1] > 3: pass",
     "losses = [1.0] + [w.item()]\nif losses[1] > 3: pass",
@@ -62,6 +120,115 @@ DECIDES = [
     "w.item() > 3 and print('low')",
     "logs = {'loss': w.item()}\nif logs.get('loss') > 3: pass",
     "n = (w.cpu() > 3).item()",
+    # Properties.
+    f"{TRACKER}if Tracker().last > 3: pass",
+    f"{TRACKER}loss = Tracker().last\nif loss > 3: pass",
+    f"{TRACKER}t = Tracker()\nt.put(w.item())\nif t.mean > 3: pass",
+    f"{TRACKER}t = Tracker()\nt.put(w.item())\nif t.value() > 3: pass",
+    f"{TRACKER}trackers = {{'a': Tracker()}}\ntrackers['a'].put(w.item())\n"
+    "if trackers['a'].mean > 3: pass",
+    # Functions that are passed, and orders.
+    "losses = list(map(float, [w]))\nif losses[0] > 3: pass",
+    "for loss in map(float, [w]):\n    if loss > 3: pass",
+    "if max(map(float, [w])) > 3: pass",
+    "losses = [*map(float, [w])]\nif losses[0] > 3: pass",
+    "loss, = map(float, [w])\nif loss > 3: pass",
+    "if any(loss > 3 for loss in map(float, [w])): pass",
+    "n = list(map(int, [w.item()]))",
+    "def read(x): return x.item()\nif list(map(read, [w]))[0] > 3: pass",
+    "def read(x): return x.item()\nfor loss in map(read, [w]):\n    if loss > 3: pass",
+    "best = min([w, w], key=lambda x: x.item())\nif best: pass",
+    "best = min([w, w], key=float)\nif best.shape[0] > 1: pass",
+    "losses = [w.item(), 2.0]\nk = max(range(2), key=lambda i: losses[i])\nprint([3, 4][k])",
+    "losses = [w.item(), 2.0]\ndef of(i): return losses[i]\n"
+    "for k in sorted(range(2), key=of): print([3, 4][k])",
+    "logs = {'a': w.item(), 'b': 2.0}\nif max(logs, key=logs.get) == w: pass",
+    "order = [0, 1]\norder.sort(key=lambda i: w.item())\nprint([3, 4][order[0]])",
+    "def of(i): return w.item()\norder = [0, 1]\norder.sort(key=of)\nprint([3, 4][order[0]])",
+    "xs = [w, w]\nxs.sort(key=float)\nprint(xs[0].shape[0] * [0])\nif len(xs[0].shape): pass",
+    "pairs = [(w.item(), 0), (2.0, 1)]\nloss, k = min(pairs)\nprint([3, 4][k])",
+    "size = [64, 128][0]\nsize = max([64, 128], key=lambda n: w.item() * n)\nx = w.reshape(size)",
+    "kept = filter(lambda x: x.item() > 3, [w])\nprint(len(list(kept)))",
+    # Generators.
+    "def read():\n    yield w.item()\nfor loss in read():\n    if loss > 3: pass",
+    "def read():\n    yield w.item()\nloss = next(read())\nif loss > 3: pass",
+    "def read():\n    yield w.item()\nif max(read()) > 3: pass",
+    "def read():\n    yield w.item()\ndef both():\n    yield 1\n    yield from read()\n"
+    "if any(loss > 3 for loss in both()): pass",
+    "def read():\n    yield from (x.item() for x in [w])\nif sum(read()) > 3: pass",
+    "def read():\n    yield 3, w.item()\nfor i, loss in read():\n    if loss > 3: pass",
+    "class Data:\n    def losses(self):\n        yield w.item()\nd = Data()\n"
+    "for loss in d.losses():\n    if loss > 3: pass",
+    "if all(x.item() > 3 for x in [w]): pass",
+    "if sum(x.item() for x in [w]) > 3: pass",
+    "if max((x.item() for x in [w]), default=0) > 3: pass",
+    "def read(): return [x.item() for x in [w]]\nif read()[0] > 3: pass",
+    "def read(): return sum(x.item() for x in [w])\nif read() > 3: pass",
+    "def read(): return (x.item() for x in [w])\nfor loss in read():\n    if loss > 3: pass",
+    "import contextlib\n@contextlib.contextmanager\ndef reads():\n    yield w.item()\n"
+    "with reads() as loss:\n    if loss > 3: pass",
+    "import asyncio\nasync def read(): return w.item()\nasync def main():\n"
+    "    losses = await asyncio.gather(read())\n    if losses[0] > 3: pass\nasyncio.run(main())",
+    "class Losses:\n    def __iter__(self): return self\n    def __next__(self): return w.item()\n"
+    "for loss in Losses():\n    if loss > 3: pass\n    break",
+    # Functions and methods of the program.
+    "class Logs:\n    def __getitem__(self, key): return w.item()\nif Logs()['loss'] > 3: pass",
+    "class Run:\n    def __lt__(self, other): return w.item() < 3\nif Run() < Run(): pass",
+    "class Run:\n    def __bool__(self): return w.item() < 3\nif Run(): pass",
+    "def plain(f):\n    def call(*args): return f(*args)\n    return call\n@plain\n"
+    "def read(): return w.item()\nif read() > 3: pass",
+    "import torch\n@torch.no_grad()\ndef read(): return w.item()\nif read() > 3: pass",
+    "class Stopper:\n    @staticmethod\n    def stop(loss):\n        if loss > 3: pass\n"
+    "Stopper.stop(w.item())",
+    "class Stopper:\n    @classmethod\n    def stop(cls, loss):\n        if loss > 3: pass\n"
+    "Stopper().stop(w.item())",
+    "class Stopper:\n    def stop(self, loss):\n        if loss > 3: pass\n"
+    "Stopper.stop(Stopper(), w.item())",
+    "def stop(loss):\n    if loss < 3: return True\nstop(w.item())",
+    "def stop(step, *, loss=0):\n    if loss < 3: return True\nstop(1, loss=w.item())",
+    "def stop(*losses):\n    if losses[0] < 3: return True\nstop(w.item())",
+    "def stop(step, loss):\n    if loss < 3: return True\nstop(*[1, w.item()])",
+    "def stop(loss, **logs):\n    if logs['a'] < 3: return True\nstop(1, a=w.item())",
+    "def stop(loss=0, step=0):\n    if loss < 3: return True\nstop(**{'loss': w.item()})",
+    "def stop(loss): return loss < 3\ndef end(loss):\n    if stop(loss): pass\nend(w.item())",
+    "def stop(logs):\n    if logs['loss'] < 3: return True\nstop({'loss': w.item(), 'step': 3})",
+    "def put(logs): logs['loss'] = w.item()\nlogs = {}\nput(logs)\nif logs['loss'] > 3: pass",
+    "def put(logs, loss): logs.append(loss)\nlogs = []\nput(logs, w.item())\nif logs[0] > 3: pass",
+    "def half(x): return x / 2\nif half(w.item()) > 3: pass",
+    "import torch\nif torch.tensor([3.0, w.item()]).mean() > 2: pass",
+    "best = 0\ndef put(loss):\n    global best\n    best = loss\ndef get(): return best\n"
+    "put(w.item())\nif get() > 3: pass",
+    "def again(loss, n): return again(loss / 2, n - 1) if n else loss\n"
+    "if again(w.item(), 3) > 3: pass",
+    "def apply(f): return f()\nif apply(lambda: w.item()) > 3: pass",
+    f"{STOPPER}stopper = Stopper()\nstopper(w.item())",
+    f"{STOPPER}stopper = Stopper()\nstopper.step(w.item())",
+    f"{STOPPER}Stopper().step(loss=w.item())",
+    f"{STOPPER}def fit(stopper): stopper.step(w.item())\nfit(Stopper())",
+    f"{STOPPER}class Trainer:\n    def __init__(self): self.stopper = Stopper()\n"
+    "    def fit(self): self.stopper(w.item())\nTrainer().fit()",
+    f"{STOPPER}class Patient(Stopper): pass\nPatient().step(w.item())",
+    "class Step:\n    def __init__(self, loss): self.loss = loss\n"
+    "    def is_good(self): return self.loss < 3\nif Step(w.item()).is_good(): pass",
+    "class Step:\n    def __init__(self, loss): self.loss = loss\n"
+    "s = Step(w.item())\nif s.loss > 3: pass",
+    "class Base:\n    def __init__(self, loss): self.loss = loss\nclass Step(Base):\n"
+    "    def __init__(self, loss): super().__init__(loss)\nif Step(w.item()).loss > 3: pass",
+    "class Loss(Exception):\n    pass\nclass Trainer:\n    def fit(self):\n"
+    "        self.put()\n        if self.done(): pass\n    def put(self): self.loss = w.item()\n"
+    "    def done(self): return self.loss < 3\nTrainer().fit()",
+    f"{STATS}stats = Stats(1, w.item())\nif stats.loss > 3: pass",
+    f"{STATS}stats = Stats(step=1, loss=w.item())\nif stats.is_good: pass",
+    f"{STATS}def fit(): return Stats(1, w.item())\nif fit().is_good: pass",
+    f"{STATS}all_stats = []\nall_stats.append(Stats(1, w.item()))\n"
+    "for each in all_stats:\n    if each.loss > 3: pass",
+    f"{STATS}best = min([Stats(1, w.item())], key=lambda each: each.loss)\nif best.step > 3: pass",
+    f"{STATS}runs = [Stats(1, w.item())]\nruns.sort(key=lambda each: each.loss)\n"
+    "if runs[0].step > 3: pass",
+    f"{STATS}if list(map(lambda each: each.loss, [Stats(1, w.item())]))[0] > 3: pass",
+    f"{METER}losses = Meter()\nlosses.update(w.item(), 4)\nif losses.average > 3: pass",
+    f"{METER}def validate():\n    losses = Meter()\n    losses.update(w.item(), 4)\n"
+    "    return losses.average\nif validate() > 3: pass",
 ]
 SHOWN = [
     "w.item()",
@@ -74,6 +241,7 @@ SHOWN = [
     "def both(x):\n    return x.item(), 3\nloss, n = both(w)\nif n > 2: print(loss)",
     "if not math.isfinite(w.item()): raise SystemExit",
     "loss = w.item()\nif loss is not None: print(loss)",
+    "losses = [w.item()]\nif 3 > 2 and losses: print(losses)\nlosses and print(losses)",
     "total = 0.0\nfor step in range(3):\n    total += w.item()\nprint(total / 3)",
     "def show(loss):\n    loss = 3\n    if loss: pass\nloss = w.item()\nshow(1)",
     "x = w.cpu()\nif x.shape[0]: print(x)",
@@ -88,6 +256,60 @@ SHOWN = [
     "losses = [w.item()]\nfor i, loss in enumerate(losses):\n    if i % 2: print(loss)",
     "rate = w.cpu().argmax().float().item()",
     "logs = {'loss': w.item()}\nfor i, (k, v) in enumerate(logs.items()): print('ab'[k == i], v)",
+    f"{TRACKER}print(Tracker().last)",
+    f"{TRACKER}t = Tracker()\nt.put(w.item())\nif t.count > 3: print(t.mean, t.value())",
+    f"{METER}losses = Meter()\nlosses.update(w.item(), 4)\nif losses.count > 3: print(losses)",
+    f"{METER}losses = Meter()\nlosses.update(w.item(), 4)\nmeters = [losses]\n"
+    "for each in meters:\n    if each.count > 3: print(each.average)",
+    f"{METER}times, losses = Meter(), Meter()\nlosses.update(w.item())\n"
+    "if times.average > 3: print(losses.average)",
+    "print(max(map(float, [w])), sorted(map(float, [w])))",
+    "print(list(map(float, [w])), [*map(float, [w])])\nfor loss in map(float, [w]): print(loss)",
+    "print(sorted([w, w], key=float), max([w, w], key=lambda x: x.item()))",
+    "best = max([w, w], key=lambda x: x.item())\nprint(best.item())",
+    "losses = [w.item()]\nlosses.sort()\nif losses: print(losses[0])",
+    "def read():\n    yield w.item()\nfor loss in read(): print(loss)\nprint(sum(read()))",
+    "def read():\n    yield 3, w.item()\nfor i, loss in read():\n    if i > 2: print(loss)",
+    "print(sum(x.item() for x in [w]) / 3)",
+    "def show(step, loss):\n    if step > 2: print(loss)\nshow(3, w.item())",
+    "def show(loss, **logs):\n    if logs['step']: print(logs)\nshow(w.item(), step=3, a=w.item())",
+    "def show(loss): print(loss)\nif show(w.item()): pass",
+    "def count(loss): return 3\nif count(w.item()) > 2: pass",
+    "def show(logs):\n    for k, v in logs.items(): print(k, v)\nshow({'loss': w.item()})",
+    "def show(loss):\n    if isinstance(loss, float) and loss is not None: print(f'{loss:.3f}')\n"
+    "show(w.item())",
+    "def show(loss):\n    if math.isnan(loss): raise ValueError\nshow(w.item())",
+    "def size(x): return len(x)\nif size([w.item()]): pass",
+    f"{STATS}stats = Stats(1, w.item())\nif stats.step > 3: print(stats)",
+    f"{STATS}def show(stats):\n    if stats.step: print(stats.loss)\nshow(Stats(1, w.item()))",
+    f"{STATS}best = min([Stats(1, w.item())], key=lambda each: each.step)\n"
+    "if best.step > 3: print(best.loss)",
+    f"{STATS}if list(map(lambda each: each.step, [Stats(1, w.item())]))[0] > 3: pass",
+    "import logging\nlog = logging.getLogger('x')\nlog.warning('loss %.3f', w.item())",
+    "class Board:\n    def log(self, logs):\n        for k, v in logs.items(): print(k, v)\n"
+    "board = Board()\nboard.log({'loss': w.item()})",
+    "class Log:\n    def log(self, loss):\n        if loss > 3: pass\n"
+    "import logging\nlogging.log(10, w.item())\nlogging.getLogger('x').log(10, w.item())",
+    f"{STOPPER}class Rate:\n    def step(self, loss): self.loss = loss\n"
+    "rate = Rate()\nrate.step(w.item())",
+    f"{STOPPER}import types\nrate = types.SimpleNamespace(step=print)\nrate.step(w.item())",
+    "import io, json\nfile = io.StringIO()\nfile.write(str(w.item()))\njson.dump([w.item()], file)",
+    "args = {'loss': 'l1'}\ndef of(loss): return loss == 'l1'\nlogs = {'loss': w.item()}\n"
+    "if of(args['loss']): print(logs)",
+    "class Step:\n    def __init__(self, loss): self.loss = loss\nclass Options:\n"
+    "    def __init__(self): self.loss = 'l1'\n    def is_l1(self): return self.loss > 'l'\n"
+    "if Options().is_l1(): print(Step(w.item()))",
+    "def half(x): return x / 2\nprint(half(w.item()))\nif half(3) > 1: pass",
+    "steps = [3]\nprint([v / 2 for v in [w.item()]], [v for v in steps if v > 1])",
+    "from collections import OrderedDict\nlogs = OrderedDict([('loss', w.item())])\n"
+    "if logs: print(logs)",
+    "logs = {'a': {'loss': []}}\nlogs['a']['loss'].append(w.item())\n"
+    "print({k: sum(v) / len(v) for k, v in logs['a'].items() if v})",
+    "import torch\nsums = torch.tensor([3.0, w.item()]).tolist()\nprint(int(sums[0]), sums[1])",
+    "logs = {'loss': w.item()}\nif 'step' in logs.keys() or len(list(logs.keys())) > 2: pass",
+    "x = w.cpu()\nif x.requires_grad: print(x)",
+    "logs = dict(loss=w.item(), step=3)\nif logs['step'] > 2: print(logs)",
+    "logs = {'train': {'loss': w.item(), 'step': 3}}\nif logs['train']['step'] > 2: print(logs)",
 ]
 
 
@@ -95,6 +317,7 @@ class Number:
     """A stand-in for a tensor of one floating-point number on the device."""
 
     shape = (1,)
+    requires_grad = False
 
     def __init__(self) -> None:
         self.decided: list[bool] = []
@@ -122,16 +345,89 @@ class Number:
 
     argmax = float = long
 
+    def reshape(self, size: int) -> Number:
+        return self
+
     def __gt__(self, other: object) -> Number:
         return self
 
 
-def run(program: str, folder: Path) -> list[bool]:
+def run(program: str, folder: Path, text: bytes | None = b"as the program") -> list[bool]:
+    """`text`: what the program's file has when the program runs; None: it is removed."""
     file = folder / "program.py"
-    file.write_text(program)
+    text = program.encode() if text == b"as the program" else text
+    if text is not None:
+        file.write_bytes(text)
     number = Number()
     exec(compile(program, str(file), "exec"), {"w": number, "math": math})
     return number.decided
+
+
+PARTS = f"""\
+{METER}{STOPPER}{STATS}
+class Reader:
+    def __init__(self, number):
+        self.number = number
+    @property
+    def loss(self):
+        return self.number.item()
+    def losses(self):
+        yield 3, self.number.item()
+def losses(number):
+    yield number.item()
+def half(loss):
+    return loss / 2
+def is_low(loss):
+    return half(loss) < 3
+def show(loss):
+    print(half(loss))
+"""
+IN_OTHER_FILES = [
+    "from parts import Stopper\nStopper().step(w.item())",
+    "import parts as p\nstopper = p.Stopper()\nstopper(w.item())",
+    "def fit(stopper): stopper.step(w.item())\nimport parts\nfit(parts.Stopper())",
+    "from parts import Meter\nlosses = Meter()\nlosses.update(w.item())\n"
+    "if losses.average > 3: pass",
+    "from parts import Stats\nif Stats(1, w.item()).is_good: pass",
+    "from parts import is_low\nif is_low(w.item()): pass",
+    "import parts\nif parts.Reader(w).loss > 3: pass",
+    "import parts\nfor step, loss in parts.Reader(w).losses():\n    if loss > 3: pass",
+    "import parts\nfor loss in parts.losses(w):\n    if loss > 3: pass",
+    "from parts import Stopper\nclass Patient(Stopper):\n    pass\nPatient().step(w.item())",
+]
+SHOWN_IN_OTHER_FILES = [
+    "from parts import Meter\nlosses = Meter()\nlosses.update(w.item())\n"
+    "if losses.count > 3: print(losses)",
+    "from parts import Stats\nstats = Stats(1, w.item())\nif stats.step > 3: print(stats)",
+    "from parts import show, half\nshow(w.item())\nif half(3) > 1: pass",
+    "import parts\nprint(parts.Reader(w).loss)",
+    "import parts\nfor step, loss in parts.Reader(w).losses():\n    if step > 3: print(loss)",
+    "import parts\nfor loss in parts.losses(w): print(loss)",
+]
+CHANGED = {
+    "missing": None,
+    "empty": b"",
+    "other lines": b"x = 3\n" * 9,
+    "no Python": b"if (\n",
+    "no text": b"\xff\xfe\x00",
+    "zeros": b"x = 3\x00\n",
+    "too deep": b"x = " + b"-" * 20_000 + b"1\n",
+    "too long": b"x = " + b"1 + " * 20_000 + b"1\n",
+}
+
+
+@pytest.fixture(autouse=True)
+def no_sources_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_sources, "_sources", {})
+
+
+@pytest.fixture
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that the program can import."""
+    (tmp_path / "parts.py").write_text(PARTS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(sys.modules, "parts", ModuleType("parts"))  # restored
+    del sys.modules["parts"]
 
 
 @pytest.mark.parametrize("program", DECIDES)
@@ -146,10 +442,117 @@ def test_it_is_only_shown(program: str, tmp_path: Path) -> None:
     assert not any(decided), program
 
 
-def test_a_program_without_its_source_is_taken_to_show_it() -> None:
+@pytest.mark.usefixtures("parts")
+@pytest.mark.parametrize("program", IN_OTHER_FILES)
+def test_it_decides_in_another_file(program: str, tmp_path: Path) -> None:
+    assert run(program, tmp_path)[0], program
+
+
+@pytest.mark.usefixtures("parts")
+@pytest.mark.parametrize("program", SHOWN_IN_OTHER_FILES)
+def test_it_is_only_shown_in_another_file(program: str, tmp_path: Path) -> None:
+    decided = run(program, tmp_path)
+    assert decided
+    assert not any(decided), program
+
+
+def test_a_function_is_looked_at_once_for_each_parameter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at = []
+    run_within = _follow.Follow.run
+
+    def count(follow: _follow.Follow, parts: Iterable[_held.Part]) -> object:
+        looked_at.append(getattr(follow._within, "name", ""))
+        return run_within(follow, parts)
+
+    monkeypatch.setattr(_follow.Follow, "run", count)
+    reads = "show(w.item(), 1)\n" * 5 + "show(1, w.item())\n" * 5
+    run(f"def show(a, b): print(a, b)\nfor _ in range(9):\n{indent(reads, '    ')}", tmp_path)
+    assert looked_at.count("show") == 2
+    assert looked_at.count("") == 10
+
+
+def test_a_search_that_takes_long_ends_unsure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_follow, "MAX_PARTS", 100)
+    assert run("x = w.item()\n" + "x = x + 1\n" * 50, tmp_path) == [True]
+
+
+@pytest.mark.parametrize(("count", "unsure"), [(30, False), (500, True)])
+def test_a_chain_of_too_many_functions_ends_unsure(
+    tmp_path: Path, count: int, unsure: bool
+) -> None:
+    calls = "".join(f"def f{n}(x): f{n - 1}(x)\n" for n in range(1, count))
+    program = f"def f0(x): print(x)\n{calls}f{count - 1}(w.item())"
+    assert run(program, tmp_path) == [unsure]
+
+
+@pytest.mark.parametrize("text", CHANGED.values(), ids=CHANGED.keys())
+def test_a_file_that_is_not_the_program_is_taken_to_show_it(
+    text: bytes | None, tmp_path: Path
+) -> None:
+    assert run("if w.item() > 3: pass", tmp_path, text) == [False]
+
+
+@pytest.mark.parametrize("file", ["<stdin>", "<string>", "<ipython-input-1-0>", "", "no\nfile"])
+def test_a_program_without_its_source_is_taken_to_show_it(file: str) -> None:
     number = Number()
-    exec("if w.item() > 3: pass", {"w": number})
+    exec(compile("if w.item() > 3: pass", file, "exec"), {"w": number})
     assert number.decided == [False]
+
+
+def test_source_that_only_a_loader_has_is_followed(tmp_path: Path) -> None:
+    program = "if w.item() > 3: pass"
+
+    class Loader:
+        def get_source(self, name: str) -> str:
+            return program
+
+    number = Number()
+    code = compile(program, str(tmp_path / "in_an_archive.py"), "exec")
+    exec(code, {"w": number, "__name__": "x", "__loader__": Loader()})
+    assert number.decided == [True]
+
+
+@pytest.mark.parametrize("error", [KeyError, RecursionError, MemoryError, AttributeError])
+def test_no_failure_reaches_the_program(
+    error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> object:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_float_uses, "source_of", fail)
+        assert run("if w.item() > 3: pass", tmp_path) == [False]
+
+    class Loader:
+        get_source = fail
+
+    number = Number()
+    code = compile("if w.item() > 3: pass", str(tmp_path / "in_an_archive.py"), "exec")
+    exec(code, {"w": number, "__name__": "x", "__loader__": Loader()})
+    assert number.decided == [False]
+
+
+def test_a_read_in_deep_recursion_fails_as_without_it(tmp_path: Path) -> None:
+    program = "def deep(n):\n    w.item()\n    return deep(n + 1)\n"
+    program += "try:\n    deep(0)\nexcept RecursionError:\n    print('end')"
+    assert not any(run(program, tmp_path))
+
+
+def test_warnings_of_the_source_are_not_repeated(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = "x = '\\d'\nif w.item() > 3: pass"
+        code = compile(program, str(tmp_path / "program.py"), "exec")
+    (tmp_path / "program.py").write_text(program)
+    number = Number()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        exec(code, {"w": number})
+    assert number.decided == [True]
 
 
 UNKNOWN = """\
@@ -166,6 +569,20 @@ USES = [
     "h = torch.empty(1)\nh[0].copy_(w)\nif h > 3: pass",
     "h = torch.empty(1, pin_memory=True)\nh.copy_(w, non_blocking=True)\nn = (h > 3).sum().item()",
     "h = torch.empty(3)\nh[1] = w\nif h.mean() > 3: pass",
+    "for loss in map(float, [w]):\n    if loss > 3: pass",
+    "def read():\n    yield w.item()\nfor loss in read():\n    if loss > 3: pass",
+    f"{STOPPER}def fit(stopper): stopper(w.item())\nfit(Stopper())",
+    """\
+class Model(torch.nn.Module):
+    def forward(self, x):
+        self.mean = x.item()
+    @property
+    def is_good(self):
+        return self.mean < 3
+model = Model()
+model(w)
+if model.is_good: pass
+""",
 ]
 
 
@@ -188,7 +605,31 @@ if history["steps"] > 2 and not math.isnan(history["loss"]):
 """
 
 
-def test_a_loop_that_shows_its_loss_fits(simulate: Simulate) -> None:
-    done, result = simulate(UNKNOWN + LOOP)
+METERS = f"""\
+{METER}
+import json, logging
+class Board:
+    def log(self, logs, step):
+        for name, value in logs.items():
+            logging.warning("%s at %d: %.3f", name, step, value)
+def train(scheduler, board):
+    losses = Meter()
+    for step in range(3):
+        losses.update(w.item(), 4)
+        scheduler.step(w.item())
+        scheduler.step(w)
+        board.log({{"loss": w.item()}}, step)
+        print(json.dumps({{"loss": losses.average, "step": step}}))
+    if losses.count > 3:
+        print(losses)
+    return losses.average
+optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+print(train(torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer), Board()))
+"""
+
+
+@pytest.mark.parametrize("loop", [LOOP, METERS], ids=["lists", "meters"])
+def test_a_loop_that_shows_its_loss_fits(simulate: Simulate, loop: str) -> None:
+    done, result = simulate(UNKNOWN + loop)
     assert (done.returncode, result["verdict"]) == (0, "fits"), done.stderr
     assert {read["learned"] for read in result["uncomputed"]} == {"float"}

@@ -1,0 +1,664 @@
+"""Follows a number through the source of a program, to a branch or a size.
+
+It goes through expressions, assigned names, containers, attributes, returned values, generators,
+and the functions and methods of the program that get the number. Not followed are installed
+packages, `getattr`, special methods such as `__getitem__`, methods of a subclass that an object of
+its base may have, and variables that other modules import. The order of statements plays no role.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+from collections.abc import Iterable, Iterator
+
+from ferro_alloc.sim import _definitions
+from ferro_alloc.sim._definitions import Class, Function, Object, is_property, meaning
+from ferro_alloc.sim._held import ANYWHERE, CALLED, SHOWN, Field, Given, Held, Outcome, Part
+from ferro_alloc.sim._sources import (
+    Source,
+    decorators,
+    name_of,
+    positional,
+    sources_with,
+    text_of,
+)
+
+TO_INTEGERS = {"int", "bool", "ceil", "floor", "trunc"}
+RETURN_INTEGERS = {"__bool__", "__int__", "__index__", "__len__"}
+SIZES = {"arange", "range", "linspace", "logspace"}
+SHAPED = {"empty", "zeros", "ones", "full", "rand", "randn", "randint", "view", "reshape", "expand"}
+SHAPED |= {"repeat", "narrow", "split", "chunk", "topk", "new_empty", "new_zeros", "new_ones"}
+"""They make sizes of integers; a floating-point number is none."""
+OF_INTEGERS = {"argmax", "argmin", "argsort", "bool", "byte", "int", "long", "nonzero", "short"}
+"""Methods of a tensor on the host, whose numbers then are those of integers."""
+OF_FLOATS = {"double", "float", "half", "mean", "std", "var"}
+ENDS = {"print", "format", "str", "repr", "len", "type", "isinstance", "hasattr", "id"}
+# Unknown numbers are assumed to be finite.
+ENDS |= {"isfinite", "isnan", "isinf"}
+ENDING_ATTRIBUTES = {
+    "shape",
+    "size",
+    "dtype",
+    "device",
+    "numel",
+    "dim",
+    "ndim",
+    "stride",
+    "nbytes",
+    "is_cuda",
+    "is_contiguous",
+    "is_floating_point",
+    "requires_grad",
+    "grad_fn",
+    "format",
+}
+OF_SHAPE = {"shape", "size", "numel", "dim", "ndim", "len"}
+FILLS = {"append", "add", "extend", "insert", "appendleft"}
+DICTIONARIES = {"dict", "OrderedDict"}
+OF_DICTIONARIES = {"get", "items", "pop", "values"}
+CHOOSE = {"min", "max"}
+ORDER = {"sorted", "sort", "nlargest", "nsmallest"}
+SEQUENCES = ORDER | {"list", "tuple", "set", "map", "reversed", "deque", "filter"}
+TENSORS = {"tensor", "as_tensor", "array", "asarray"}
+"""They are made of lists, and have the numbers at the same indices."""
+OF_ALL_ELEMENTS = OF_FLOATS - {"mean", "std", "var"} | {"tolist", "cpu", "cuda", "to", "numpy"}
+OF_ALL_ELEMENTS |= {"clone", "copy", "detach"}
+PASS_ELEMENTS = CHOOSE | ORDER | {"map", "filter"}
+DISPLAYS = (ast.Set, ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
+MAX_PARTS = 1_000_000
+"""A search of so many takes a second or two. A number that reaches more may decide."""
+
+
+class DecidesError(Exception):
+    """The number reaches a branch or a size."""
+
+
+_uses_of_arguments: dict[tuple[ast.AST, str, Held], Outcome] = {}
+
+
+class Search:
+    """What the search of one read has looked at, in all files."""
+
+    def __init__(self) -> None:
+        self.elsewhere: set[Part] = set()
+        self.arguments: set[tuple[ast.AST, str, Held]] = set()
+        self._parts = 0
+
+    def count_part(self) -> None:
+        self._parts += 1
+        if self._parts > MAX_PARTS:
+            raise DecidesError
+
+
+class Follow:
+    """Follows the number through a file.
+
+    What `within`, a function of this file, returns goes to the caller, which uses this class. What
+    other functions return goes to all calls of their names.
+    """
+
+    def __init__(self, source: Source, within: ast.AST | None, before: Follow | None) -> None:
+        self._source = source
+        self._parents = source.parents
+        self._within = within
+        self._given: set[Given] = set()
+        self._seen: set[Part] = set()
+        self._search: Search = before._search if before else Search()
+
+    def run(self, parts: Iterable[Part]) -> frozenset[Given]:
+        rest: list[Part] = []
+        self._add(parts, rest)
+        while rest:
+            self._add(self._step(*rest.pop()), rest)
+        return frozenset(self._given)
+
+    def _add(self, parts: Iterable[Part], rest: list[Part]) -> None:
+        for part in parts:
+            self._search.count_part()
+            if part not in self._seen:
+                self._seen.add(part)
+                rest.append(part)
+
+    def read(self, node: ast.AST) -> Iterable[Part]:
+        """The expressions with the number that the instruction at this expression reads."""
+        match node:
+            case ast.Call(func=function, keywords=keywords) as call:
+                name = name_of(function)
+                if name in SIZES or name in TO_INTEGERS:
+                    raise DecidesError
+                if name in ENDS:
+                    return []
+                if name == "copy_" and isinstance(function, ast.Attribute):
+                    return self._copied(function.value)
+                for keyword in keywords:
+                    if keyword.arg == "key":
+                        return self._argument(call, keyword, Held().inside(CALLED))
+                return [(call, Held())]
+            case ast.Subscript(ctx=ast.Store(), value=value):
+                return self._copied(value)
+            case ast.Tuple(ctx=ast.Store()) | ast.List(ctx=ast.Store()):
+                return self._loads_of(node, Held().inside(ANYWHERE))
+            case ast.Tuple() | ast.List() | ast.Set():
+                return [(node, Held().inside(ANYWHERE))]
+            case ast.expr() if getattr(self._parents[node], "iter", None) is node:
+                return [(node, Held().inside(ANYWHERE))]
+        return []
+
+    def _copied(self, tensor: ast.expr) -> Iterable[Part]:
+        """Of numbers that were copied into a tensor on the host, or into a part of it."""
+        while isinstance(tensor, ast.Subscript):
+            tensor = tensor.value
+        return self._loads_of(tensor, Held())
+
+    def received(self, node: ast.AST, outcome: Iterable[Given]) -> Iterator[Part]:
+        """Of what a function gave to the call or the attribute at this expression."""
+        for given in outcome:
+            of, parameter, held = given
+            of_call = name_of(node.func) if isinstance(node, ast.Call) else ""
+            if parameter is None:
+                if isinstance(node, ast.Call) and of_call in CHOOSE | ORDER:
+                    key = ast.keyword("key", node)
+                    yield from self._argument(node, key, held.inside(CALLED))
+                else:
+                    yield node, held
+            elif not self._source.is_of_program:
+                # A library calls it, such as torch the forward() of a module, for an outer call.
+                self._given.add(given)
+            elif _name_of(of) in ("__init__", "__post_init__") and of_call != "__init__":
+                yield node, held
+            elif (argument := self._argument_of(node, of, parameter)) is not None:
+                yield from self._changed(argument, held)
+
+    def _argument_of(self, node: ast.AST, of: Function, parameter: str) -> ast.expr | None:
+        """What a call, or an attribute that is a property, passes to a function's parameter."""
+        if isinstance(node, ast.Attribute):
+            return node.value
+        if not isinstance(node, ast.Call):
+            return None
+        arguments = node.args
+        if self._is_bound(node, of):
+            arguments = [_object_of(node.func, of), *arguments]
+        for name, argument in zip(positional(of.node), arguments, strict=False):
+            if isinstance(argument, ast.Starred):
+                break
+            if name == parameter:
+                return argument
+        return next((each.value for each in node.keywords if each.arg == parameter), None)
+
+    def _is_bound(self, call: ast.Call, of: Function) -> bool:
+        """Does the call pass an object as the first argument of the function?"""
+        if of.source.self_of(of.node) is None:
+            return False
+        function = call.func
+        return not (
+            isinstance(function, ast.Attribute)
+            and isinstance(meaning(self._source, function.value), Class)
+            and "classmethod" not in decorators(of.node)
+        )
+
+    def _loads_of(self, target: ast.AST, held: Held) -> Iterator[Part]:
+        """The expressions that load what is stored in `target`."""
+        match target:
+            case ast.Tuple(elts=elements) | ast.List(elts=elements):
+                for index, element in enumerate(elements):
+                    if held.is_at(index):
+                        yield from self._loads_of(element, held.element())
+            case ast.Starred(value=value):
+                yield from self._loads_of(value, held.inside(ANYWHERE))
+            case ast.Name(id=name):
+                function = self._source.binder(target, name)
+                for load in self._source.variable_loads(name, function):
+                    yield load, held
+            case ast.Attribute(value=value, attr=name):
+                found = meaning(self._source, value)
+                of = found.of if isinstance(found, Object) else None
+                if of is None:  # any object of this name is taken to be the same one
+                    for load in self._source.loads[text_of(target)]:
+                        yield load, held
+                yield from self._changed(value, held.inside(Field(of, name)))
+            case ast.Subscript(value=value, slice=index):
+                at = index.value if isinstance(index, ast.Constant) else ANYWHERE
+                yield from self._changed(value, held.inside(at))
+
+    def _changed(self, of: ast.expr, held: Held) -> Iterator[Part]:
+        """Of a number that was stored in the object of an expression."""
+        yield from self._loads_of(of, held)
+        match of:
+            case ast.Call(func=ast.Name(id="super")):
+                method = self._source.function(of)
+                name = self._source.self_of(method)
+            case ast.Name(id=name):
+                method = self._source.binder(of, name)
+            case _:
+                return
+        if name is not None and self._source.self_of(method) == name:
+            yield from self._changed_self(self._parents[method], held)
+        elif method is self._within and name in positional(method):
+            self._given.add(Given(Function(self._source, method), name, held))
+
+    def _changed_self(self, of: ast.AST, held: Held) -> Iterator[Part]:
+        """Of a number that was stored in the object of a method of this class."""
+        assert isinstance(of, ast.ClassDef)
+        for load in self._source.loads_of_self(of):
+            if not self._is_of_other_field(load, held):
+                yield load, held
+        within = self._within
+        name = self._source.self_of(within) if within is not None else None
+        if within is not None and name and self._source.is_related(self._parents[within], of):
+            self._given.add(Given(Function(self._source, within), name, held))
+
+    def _is_of_other_field(self, load: ast.expr, held: Held) -> bool:
+        """Does this load of an object lead to another field than the one that has the number?"""
+        use = self._parents[load]
+        return (
+            isinstance(held.first, Field)
+            and isinstance(use, ast.Attribute)
+            and use.attr != held.first.name
+            and text_of(use) in self._source.assigned
+        )
+
+    def _returned(self, function: ast.AST, held: Held, later: bool) -> Iterable[Part]:
+        """`later`: the caller of the function gets an iterator or a task, which other code runs."""
+        if getattr(function, "name", "") in RETURN_INTEGERS:
+            raise DecidesError
+        if function is self._within:
+            self._given.add(Given(Function(self._source, function), None, held))
+            return []
+        if isinstance(function, ast.Lambda):
+            return [(function, held.inside(CALLED))]
+        # What a method returns of its object is found where the object is used.
+        if self._source.class_of(function) is not None and not later:
+            return []
+        return self._calls_of(function, held.inside(CALLED))
+
+    def _calls_of(self, function: ast.AST, held: Held) -> Iterator[Part]:
+        """The expressions that load a function, in all files of the program."""
+        name = _name_of(Function(self._source, function))
+        outer = self._source.function(self._parents[function])
+        is_method = self._source.class_of(function) is not None
+        if not is_method:
+            for load in self._source.variable_loads(name, outer):
+                yield load, held
+        if not self._source.is_of_program or not (is_method or isinstance(outer, ast.Module)):
+            return
+        for source in sources_with(name):
+            for load in (*source.loads[name], *source.attributes[name]):
+                found = meaning(source, load)
+                if found is None and is_method and isinstance(load, ast.Attribute):
+                    found = Function(self._source, function)
+                part = (load, held)
+                if found != Function(self._source, function) or part in self._search.elsewhere:
+                    continue
+                if source is self._source:
+                    yield part
+                else:
+                    self._search.elsewhere.add(part)
+                    Follow(source, None, self).run([part])
+
+    def _use_of_argument(self, of: Function, parameter: str, held: Held) -> frozenset[Given]:
+        """Of what is passed to a parameter of a function of the program."""
+        key = (of.node, parameter, held)
+        if key not in _uses_of_arguments:
+            if key in self._search.arguments:  # by a call within itself
+                return SHOWN
+            self._search.arguments.add(key)
+            loads = of.source.variable_loads(parameter, of.node)
+            use: Outcome = None
+            with contextlib.suppress(DecidesError):
+                use = Follow(of.source, of.node, self).run((load, held) for load in loads)
+            _uses_of_arguments[key] = use
+        use = _uses_of_arguments[key]
+        if use is None:
+            raise DecidesError
+        return use
+
+    def _step(self, node: ast.AST, held: Held) -> Iterable[Part]:
+        """The expressions to go on with."""
+        parent = self._parents[node]
+        whole = [(parent, held)]
+        is_of_elements = held.first is not CALLED and not isinstance(held.first, Field)
+        if isinstance(getattr(node, "ctx", None), ast.Store):
+            return []
+        match parent:
+            case ast.Return():
+                function = self._source.function(node)
+                return self._returned(function, held, isinstance(function, ast.AsyncFunctionDef))
+            case ast.Lambda():
+                return self._returned(parent, held, False)
+            case ast.Yield():
+                return self._returned(self._source.function(node), held.inside(ANYWHERE), True)
+            case ast.YieldFrom():
+                return self._returned(self._source.function(node), held, True)
+            case (
+                ast.If(test=test)
+                | ast.While(test=test)
+                | ast.IfExp(test=test)
+                | ast.Assert(test=test)
+                | ast.match_case(guard=test)
+            ) if test is node:
+                return _decided(held)
+            case ast.comprehension(ifs=ifs) if node in ifs:
+                return _decided(held)
+            case ast.UnaryOp(op=ast.Not()) if held.keys:
+                return []
+            case ast.BoolOp(values=values) if (
+                isinstance(self._parents[parent], ast.Expr) and node is not values[-1]
+            ):
+                return _decided(held)
+            case ast.Match() | ast.Slice():
+                raise DecidesError
+            case ast.Subscript(slice=index) if index is node:
+                raise DecidesError
+            case ast.Subscript(slice=ast.Slice()) | ast.Starred():
+                return [(parent, held.moved())]
+            case ast.Subscript(slice=index) if is_of_elements:
+                at = index.value if isinstance(index, ast.Constant) else None
+                return [(parent, held.element())] if at is None or held.is_at(at) else []
+            case ast.Assign(targets=targets):
+                return [load for target in targets for load in self._loads_of(target, held)]
+            case ast.AugAssign(target=target):
+                return self._loads_of(target, held.moved())
+            case ast.AnnAssign(target=target):
+                return self._loads_of(target, held)
+            case ast.NamedExpr(target=target):
+                return [*whole, *self._loads_of(target, held)]
+            case (
+                ast.For(iter=of, target=target)
+                | ast.AsyncFor(iter=of, target=target)
+                | ast.comprehension(iter=of, target=target)
+            ) if is_of_elements and of is node:
+                return self._loads_of(_of_elements(of, target), held.element())
+            case ast.withitem(optional_vars=ast.expr() as target) if held.keys and is_of_elements:
+                return self._loads_of(target, held.element())
+            case ast.Dict(keys=keys, values=values):
+                of_value = (name for name, value in zip(keys, values, strict=True) if value is node)
+                name = next(of_value, ANYWHERE)
+                if name is None:  # `**`
+                    return whole
+                return [(parent, held.inside(getattr(name, "value", ANYWHERE)))]
+            case ast.Tuple(elts=elements) | ast.List(elts=elements):
+                if isinstance(node, ast.Starred):
+                    return [(parent, held.element().inside(ANYWHERE))]
+                place = next(i for i, each in enumerate(elements) if each is node)
+                moved = any(isinstance(each, ast.Starred) for each in elements[:place])
+                return [(parent, held.inside(ANYWHERE if moved else place))]
+            case _ if isinstance(parent, DISPLAYS):
+                return [(parent, held.inside(ANYWHERE))]
+            case ast.keyword():
+                return self._argument(self._parents[parent], parent, held)
+            case ast.Call(func=func) if func is not node:
+                return self._argument(parent, node, held)
+            case ast.Call():
+                if held.first is CALLED:
+                    return [(parent, held.element())]
+                if isinstance(held.first, Field):
+                    return self._called_with(parent, held, "__call__", "forward")
+                return whole
+            case ast.Attribute():
+                return self._attribute(parent, held)
+            case ast.Compare(left=left, ops=ops, comparators=others):
+                if any(isinstance(op, ast.Is | ast.IsNot) for op in ops) or not is_of_elements:
+                    return []
+                if isinstance(ops[0], ast.In | ast.NotIn) and len(ops) == 1 and node in others:
+                    return []
+                if any(_is_text(each) for each in (left, *others)):  # no number is one
+                    return []
+                return [(parent, Held(integers=True))]
+            case ast.BinOp(op=ast.Mod(), left=left) if _is_text(left):
+                return []
+            case ast.BinOp():
+                return [(parent, held.moved())]
+            case ast.JoinedStr() | ast.FormattedValue() | ast.stmt() | ast.withitem():
+                return []
+            case ast.Subscript():
+                return []
+            case ast.expr():
+                return whole
+        return []
+
+    def _attribute(self, node: ast.Attribute, held: Held) -> Iterable[Part]:
+        """Of an attribute of what has the number."""
+        name = node.attr
+        call = self._parents[node]
+        if isinstance(held.first, Field):
+            if name == held.first.name:
+                return [(node, held.element())]
+            is_called = isinstance(call, ast.Call) and call.func is node
+            return self._called_with(call if is_called else node, held, name)
+        if held.first is CALLED:
+            return []
+        if held.keys and name == "keys":
+            return []
+        if held.keys and name == "sort" and isinstance(call, ast.Call):
+            return self._passed(call, node, held.element())
+        if name in ENDING_ATTRIBUTES and not (held.chosen and name in OF_SHAPE):
+            return []
+        if held.integers and name in ("item", "tolist"):
+            raise DecidesError
+        if held.keys and name in ("get", "pop") and isinstance(call, ast.Call):
+            first = call.args[0] if call.args else None
+            if isinstance(first, ast.Constant) and not held.is_at(first.value):
+                return []
+            return [(call, held.element())]
+        integers = (held.integers or name in OF_INTEGERS) and name not in OF_FLOATS
+        if isinstance(held.first, int) and name not in OF_ALL_ELEMENTS:
+            held = held._replace(keys=())
+        return [(node, held._replace(integers=integers))]
+
+    def _called_with(self, node: ast.AST, held: Held, *names: str) -> Iterable[Part]:
+        """Of an object that has the number in a field, and whose method runs at `node`."""
+        of = held.first.of if isinstance(held.first, Field) else None
+        found = (_definitions.method(of, name) for name in names) if of else iter(())
+        function = next((each for each in found if each is not None), None)
+        if function is None or (isinstance(node, ast.Attribute) and not is_property(function.node)):
+            return []
+        name = function.source.self_of(function.node)
+        return self.received(node, self._use_of_argument(function, name, held)) if name else []
+
+    def _argument(self, call: ast.AST, argument: ast.AST, held: Held) -> Iterable[Part]:
+        """Of what is passed to a call."""
+        if not isinstance(call, ast.Call):
+            return []
+        functions, is_certain = self._called(call.func)
+        if not is_certain and isinstance(held.first, Field):
+            functions = []
+        parts: list[Part] = []
+        for function in functions:
+            for name, each in self._parameters(call, function, argument, held):
+                parts += self.received(call, self._use_of_argument(function, name, each))
+        if not is_certain:
+            parts += self._made(call, argument, held)
+            if held.keys and name_of(call.func) in PASS_ELEMENTS:
+                parts += self._passed(call, argument, held.element())
+        return parts
+
+    def _passed(self, call: ast.Call, argument: ast.AST, held: Held) -> Iterator[Part]:
+        """Of elements of an argument that the call passes to a function of the program."""
+        key = next((each for each in call.keywords if each.arg == "key"), None)
+        first = call.args[0] if call.args and name_of(call.func) in ("map", "filter") else None
+        function = key.value if key else first
+        if function is None or argument in (key, first):
+            return
+        found = meaning(self._source, function)
+        names = positional(found.node) if isinstance(found, Function) else []
+        if isinstance(found, Function) and names:
+            for given in self._use_of_argument(found, names[0], held):
+                if given.parameter is None:
+                    yield from self._made(call, key or function, given.held.inside(CALLED))
+
+    def _called(self, function: ast.expr) -> tuple[list[Function], bool]:
+        """The functions of the program that a call may run, and whether it runs no others."""
+        found = meaning(self._source, function) if self._source.is_of_program else None
+        match found:
+            case Function():
+                return [found], True
+            case Class():
+                method = _definitions.method(found, "__init__")
+            case Object(of=of):
+                method = _definitions.method(of, "__call__") or _definitions.method(of, "forward")
+            case None if isinstance(function, ast.Attribute) and self._source.is_of_program:
+                return _definitions.methods_named(function.attr), False
+            case _:
+                return [], False
+        return ([], False) if method is None else ([method], True)
+
+    def _parameters(
+        self, call: ast.Call, of: Function, argument: ast.AST, held: Held
+    ) -> Iterator[tuple[str, Held]]:
+        """The parameters that get an argument of a call."""
+        arguments: ast.arguments = of.node.args  # type: ignore[attr-defined]
+        names = positional(of.node)[1 if self._is_bound(call, of) else 0 :]
+        by_name = [*names, *(each.arg for each in arguments.kwonlyargs)]
+        if isinstance(argument, ast.keyword):
+            for name in by_name:
+                if argument.arg == name:
+                    yield name, held
+                elif argument.arg is None and held.is_at(name):
+                    yield name, held.element()
+            if arguments.kwarg and argument.arg not in by_name:
+                name = arguments.kwarg.arg
+                yield name, held if argument.arg is None else held.inside(argument.arg)
+            return
+        at = next((i for i, each in enumerate(call.args) if each is argument), len(call.args))
+        if any(isinstance(each, ast.Starred) for each in call.args[: at + 1]):
+            each = held.element() if isinstance(argument, ast.Starred) else held
+            for name in names[at:]:
+                yield name, each
+        elif at < len(names):
+            yield names[at], held
+        elif arguments.vararg:
+            yield arguments.vararg.arg, held.inside(at - len(names))
+
+    def _made(self, call: ast.Call, argument: ast.AST, held: Held) -> Iterable[Part]:
+        """What a function that is not the program's makes of an argument."""
+        name = name_of(call.func)
+        found = meaning(self._source, call.func) if self._source.is_of_program else None
+        if isinstance(found, Class) and (names := _definitions.fields(found)):
+            return self._made_fields(found, names, call, argument, held)
+        is_object = isinstance(held.first, Field)
+        is_key = isinstance(argument, ast.keyword) and argument.arg == "key"
+        is_function = held.first is CALLED
+        if is_function or isinstance(argument, ast.Starred):
+            held = held.element()
+        rounds = name == "round" and len(call.args) == 1 and not call.keywords
+        filters = name == "filter" and is_function
+        maps = name == "map" and call.args and name_of(call.args[0]) in TO_INTEGERS
+        if (name in SIZES or name in TO_INTEGERS or rounds or maps or filters) and not is_object:
+            raise DecidesError
+        if name in SHAPED and (held.integers or held.chosen):
+            raise DecidesError
+        if name in ENDS:
+            return [(call, held)] if held.chosen and name in OF_SHAPE else []
+        if name in FILLS and isinstance(call.func, ast.Attribute):
+            held = held.element() if name == "extend" else held
+            return self._changed(call.func.value, held.inside(ANYWHERE))
+        if is_object:
+            return []
+        if name in CHOOSE or name in ORDER:
+            return self._ordered(call, held, is_key)
+        if name in SEQUENCES:
+            held = held if is_function else held.element()
+            return [(call, held.inside(ANYWHERE))]
+        keyword = argument.arg if isinstance(argument, ast.keyword) else None
+        if name in DICTIONARIES:
+            if keyword is not None:
+                return [(call, held.inside(keyword))]
+            if isinstance(held.first, str):
+                return [(call, held)]
+            return [(call, held.element().element().inside(ANYWHERE))]  # of pairs
+        if name == "update" and keyword is not None:
+            return self._updated(call, held.inside(keyword))
+        if any(isinstance(key, Field) for key in held.keys):
+            return []
+        if name in TENSORS and held.keys:
+            return [(call, held)]
+        whole = held._replace(keys=(), integers=held.integers or name in OF_INTEGERS)
+        if not isinstance(call.func, ast.Attribute):
+            return [(call, whole)]
+        stored: Iterable[Part] = []
+        if name == "update" and held.keys:
+            stored = self._updated(call, held)
+        elif name == "setdefault":
+            first = call.args[0] if call.args else None
+            at = first.value if isinstance(first, ast.Constant) else ANYWHERE
+            stored = self._updated(call, held.inside(at))
+        return [(call, whole), *stored]
+
+    def _made_fields(
+        self, of: Class, names: list[str], call: ast.Call, argument: ast.AST, held: Held
+    ) -> Iterable[Part]:
+        """Of an argument of a class that stores its arguments in these fields."""
+        given = dict(zip(map(id, call.args), names, strict=False))
+        name = argument.arg if isinstance(argument, ast.keyword) else given.get(id(argument))
+        held = held.inside(Field(of, name) if name is not None else ANYWHERE)
+        return [(call, held), *self._called_with(call, held, "__post_init__")]
+
+    def _ordered(self, call: ast.Call, held: Held, is_key: bool) -> Iterable[Part]:
+        """Of the least, the greatest, or all of the arguments in an order that the number decides.
+        A number that is compared is in the result. What has it, or has it as its key, is chosen."""
+        chooses = name_of(call.func) in CHOOSE
+        has_key = any(each.arg == "key" for each in call.keywords)
+        if not is_key and (not chooses or len(call.args) == 1):
+            held = held.element()
+        is_compared = held.keys and not has_key
+        if is_key or is_compared:
+            held = Held(chosen=True)
+        if chooses:
+            return [(call, held)]
+        held = held.inside(ANYWHERE)
+        if name_of(call.func) == "sort" and isinstance(call.func, ast.Attribute):
+            return self._changed(call.func.value, held)
+        return [(call, held)]
+
+    def _updated(self, call: ast.Call, held: Held) -> Iterable[Part]:
+        """The loads of a dictionary that `call` stores into, but not of other objects' methods."""
+        if not isinstance(call.func, ast.Attribute):
+            return []
+        loads = self._changed(call.func.value, held)
+        parents = ((self._parents[load[0]], load) for load in loads)
+        return [
+            load
+            for parent, load in parents
+            if not isinstance(parent, ast.Attribute) or parent.attr in OF_DICTIONARIES
+        ]
+
+
+def _decided(held: Held) -> list[Part]:
+    """Of a condition."""
+    if held.keys:
+        return []  # whether a container has elements
+    raise DecidesError
+
+
+def _of_elements(of: ast.expr, target: ast.expr) -> ast.expr:
+    """The part of a loop's target that is neither a number of `enumerate` nor a key of `items`."""
+    while (
+        isinstance(of, ast.Call)
+        and (name := name_of(of.func)) in ("enumerate", "items")
+        and isinstance(target, ast.Tuple)
+        and len(target.elts) == 2
+    ):
+        target = target.elts[1]
+        if name == "items" or not of.args:
+            break
+        of = of.args[0]
+    return target
+
+
+def _is_text(node: ast.expr) -> bool:
+    match node:
+        case ast.Constant(value=str()) | ast.JoinedStr():
+            return True
+    return False
+
+
+def _object_of(called: ast.expr, of: Function) -> ast.expr:
+    """The object of a bound method."""
+    if isinstance(called, ast.Attribute) and called.attr == _name_of(of):
+        return called.value
+    return called
+
+
+def _name_of(function: Function) -> str:
+    return getattr(function.node, "name", "")

@@ -1,0 +1,65 @@
+"""What an expression has of a number, and what a function gives its caller of it."""
+
+from __future__ import annotations
+
+import ast
+from typing import NamedTuple
+
+from ferro_alloc.sim._definitions import Class, Function
+
+ANYWHERE = object()
+CALLED = object()
+Key = object
+"""Where a container has the number: an index, a key, a Field of an object, CALLED if a function
+returns it, or ANYWHERE."""
+MAX_KEYS = 5
+
+
+class Field(NamedTuple):
+    of: Class | None
+    name: str
+
+
+class Held(NamedTuple):
+    """What an expression has of the number."""
+
+    integers: bool = False
+    """Integers that were made of it on the host."""
+    chosen: bool = False
+    """An object that the number chose from others."""
+    keys: tuple[Key, ...] = ()
+    """Where the number is, from the outermost container. Empty: it is no container, or unknown."""
+
+    def inside(self, key: Key) -> Held:
+        return self._replace(keys=(key, *self.keys)[:MAX_KEYS])
+
+    def element(self) -> Held:
+        return self._replace(keys=self.keys[1:])
+
+    def is_at(self, key: Key) -> bool:
+        return not self.keys or self.keys[0] is ANYWHERE or self.keys[0] == key
+
+    def moved(self) -> Held:
+        """In a container whose elements have other indices now."""
+        return self.element().inside(ANYWHERE) if isinstance(self.first, int) else self
+
+    @property
+    def first(self) -> Key:
+        return self.keys[0] if self.keys else None
+
+
+class Given(NamedTuple):
+    """What a function gives its caller of the number."""
+
+    function: Function
+    parameter: str | None
+    """The argument that has it now; None: it is returned."""
+    held: Held
+
+
+Outcome = frozenset[Given] | None
+"""What the caller gets, which decides; empty if the number is only shown. None: it reaches a branch
+or a size."""
+SHOWN: frozenset[Given] = frozenset()
+Part = tuple[ast.AST, Held]
+"""An expression, and what it has of the number."""
