@@ -129,6 +129,8 @@ class ProgramRecord final : public MemoryObserver {
     for (const auto& [tag, bytes] : device.report().reserved_by_tag()) {
       reports_.add(tag, bytes);
     }
+    const GroupBytes together = graphs.bytes_if_joined(pools);
+    reports_.add(together.set, together.scratch);
     for (const PoolId& id : pools) {
       const bool is_member = graphs.group_of(id).has_value();
       const GroupBytes shared = graphs.bytes_of(graphs.group_of(id).value_or(GroupId{0}));

@@ -82,7 +82,6 @@ std::size_t DeviceMemory::copy_known_streams(std::span<StreamId> to) {
 
 void DeviceMemory::adjust(const AllocatorConfig& wanted) {
   const RecursiveMutexLock lock(climb_mutex_);
-  config_.headroom = wanted.headroom;
   config_.idle_bytes = wanted.idle_bytes;
   config_.in_flight_share = wanted.in_flight_share;
   store_.set_headroom(wanted.headroom);

@@ -198,7 +198,7 @@ OutOfMemoryFacts DeviceReport::facts_of_failure(std::size_t wanted) {
   if (const std::size_t limit = parts_.store.limit(); limit != PageStore::kNoLimit) {
     facts.limit = limit;
   }
-  facts.headroom = parts_.config.headroom;
+  facts.headroom = parts_.store.headroom();
   facts.held = held_bytes();
   facts.scratch = pages_of_graphs() * parts_.store.page_bytes();
   std::map<StreamId, StreamShare> streams;

@@ -23,7 +23,7 @@ std::size_t creatable_pages(const DeviceParts& parts) {
   const std::size_t limit = parts.store.limit();
   const std::size_t free = parts.driver.memory_info().free_bytes;
   const std::size_t bytes =
-      std::min(limit - std::min(limit, held), free - std::min(free, parts.config.headroom));
+      std::min(limit - std::min(limit, held), free - std::min(free, parts.store.headroom()));
   return bytes / parts.store.page_bytes();
 }
 
@@ -376,7 +376,7 @@ DevicePtr Ladder::allocate_transferred(Climb& climb, GrowFrom from) {
 std::size_t Ladder::pages_beyond_limits() const {
   const std::size_t held = parts_.held_bytes();
   std::size_t beyond = held - std::min(parts_.store.limit(), held);
-  if (const std::size_t headroom = parts_.config.headroom; headroom != 0) {
+  if (const std::size_t headroom = parts_.store.headroom(); headroom != 0) {
     const std::size_t left = std::min(parts_.driver.memory_info().free_bytes, headroom);
     beyond = std::max(beyond, headroom - left);
   }

@@ -326,6 +326,11 @@ void PageStore::set_limit(std::size_t bytes) {
   limit_ = bytes;
 }
 
+std::size_t PageStore::headroom() const {
+  const MutexLock lock(mutex_);
+  return headroom_;
+}
+
 void PageStore::set_headroom(std::size_t bytes) {
   const MutexLock lock(mutex_);
   headroom_ = bytes;

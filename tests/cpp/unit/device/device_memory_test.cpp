@@ -385,6 +385,36 @@ TEST_F(DeviceMemoryTest, MemoryClosedDuringACaptureIsReleasedWithTheCache) {
   EXPECT_EQ(device_->imports().count(), 0U);
 }
 
+// The driver keeps the memory of a freed block while another mapping is open.
+TEST_F(DeviceMemoryTest, MemoryClosedDuringACaptureServesARequestThatNeedsIt) {
+  const DevicePtr ptr = allocate(kPageBytes);
+  SharedRange shared;
+  ASSERT_EQ(device_->export_block(*addresses_.find(ptr), ptr, &shared), ExportResult::kOk);
+  ForeignHandles handles(device_->driver());
+  handles.import(ForeignKind::kDescriptor, &shared.units[0].descriptor, kPageBytes);
+  const DevicePtr opened = device_->imports().open(handles);
+  ASSERT_NE(opened, kNull);
+  device_->set_captures(1);
+  device_->imports().close(opened);
+  device_->set_captures(0);
+  for (unsigned i = 1; i < 16; ++i) {
+    allocate(kPageBytes);
+  }
+  refuse(kPageBytes, stream_);
+  EXPECT_EQ(device_->imports().count(), 0U);
+}
+
+TEST_F(DeviceMemoryTest, ANewHeadroomHoldsAtOnce) {
+  for (unsigned i = 0; i < 12; ++i) {
+    allocate(kPageBytes);
+  }
+  device_->adjust(AllocatorConfig{.headroom = 3 * kPageBytes});
+  allocate(kPageBytes);
+  const auto facts = refuse(kPageBytes, stream_);
+  EXPECT_EQ(facts->headroom, 3 * kPageBytes);
+  EXPECT_EQ(diagnose(*facts), Verdict::kHeadroom);
+}
+
 TEST_F(DeviceMemoryTest, ThePeakOfReservedBytesRestartsAtTheHeldBytes) {
   const DevicePtr a = allocate(3 * kPageBytes);
   allocate(kPageBytes);

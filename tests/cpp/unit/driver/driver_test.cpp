@@ -145,6 +145,24 @@ TEST_F(DriverTest, ARefusedWaitThrows) {
   EXPECT_THROW(driver_.wait(event), DriverError);
 }
 
+TEST_F(DriverTest, SomeErrorsEndTheContext) {
+  const auto ends = [](int code) { return DriverError("call", "name", code, 0, 0).ends_context(); };
+  for (const int code : std::initializer_list<int>{
+           CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_ASSERT, CUDA_ERROR_ECC_UNCORRECTABLE,
+           CUDA_ERROR_LAUNCH_TIMEOUT, CUDA_ERROR_HARDWARE_STACK_ERROR,
+           CUDA_ERROR_ILLEGAL_INSTRUCTION, CUDA_ERROR_MISALIGNED_ADDRESS,
+           CUDA_ERROR_INVALID_ADDRESS_SPACE, CUDA_ERROR_INVALID_PC, CUDA_ERROR_LAUNCH_FAILED}) {
+    EXPECT_TRUE(ends(code)) << code;
+  }
+  for (const int code :
+       std::initializer_list<int>{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY,
+                                  CUDA_ERROR_NOT_READY, CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,
+                                  CUDA_ERROR_HARDWARE_STACK_ERROR - 1, CUDA_ERROR_LAUNCH_FAILED + 1,
+                                  CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, CUDA_ERROR_UNKNOWN}) {
+    EXPECT_FALSE(ends(code)) << code;
+  }
+}
+
 TEST_F(DriverTest, AJoinInACaptureIsOneRecordAndOneWait) {
   const StreamId other = SimGpu::make_stream();
   const EventId event = driver_.create_event();
