@@ -385,6 +385,19 @@ TEST_F(DeviceMemoryTest, MemoryClosedDuringACaptureIsReleasedWithTheCache) {
   EXPECT_EQ(device_->imports().count(), 0U);
 }
 
+TEST_F(DeviceMemoryTest, AReleasedPoolKeepsNoAddressesOfMemoryThatWasAsleep) {
+  device_->pools().hold(kGraphPool);
+  const DevicePtr ptr = allocate(kPageBytes, stream_, kGraphPool);
+  const SleepFilter all{[](const SleepFilter::InUse&) { return true; },
+                        [](const PoolId&) { return true; }};
+  ASSERT_EQ(device_->sleep(all, Sleeper::Contents::kKeep, Sleeper::Want::kAll).bytes, kPageBytes);
+  free(ptr);
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
+  device_->empty_idle_pool(kGraphPool);
+  EXPECT_EQ(device_->sleep_view().asleep_bytes, 0U);
+  EXPECT_TRUE(device_->pools().heaps_of(kGraphPool).empty());
+}
+
 // The driver keeps the memory of a freed block while another mapping is open.
 TEST_F(DeviceMemoryTest, MemoryClosedDuringACaptureServesARequestThatNeedsIt) {
   const DevicePtr ptr = allocate(kPageBytes);

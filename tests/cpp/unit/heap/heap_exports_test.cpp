@@ -385,6 +385,18 @@ TEST_F(ImportsTest, ClosingIsPutOffUnderACapture) {
   EXPECT_EQ(imports_.count(), 0U);
 }
 
+TEST_F(ImportsTest, AnImportClosesThoseThatWerePutOff) {
+  const DevicePtr block = grow(heap_, kPageBytes);
+  const SharedRange range = share(block);
+  const DevicePtr first = open(range);
+  captures_.set(1);
+  imports_.close(first);
+  captures_.set(0);
+  const DevicePtr second = open(range);
+  EXPECT_EQ(imports_.count(), 1U);
+  imports_.close(second);
+}
+
 TEST_F(ImportsTest, PeersReachEveryMapping) {
   const DevicePtr before = grow(heap_, 2 * kPageBytes);
   const DevicePtr import_before = open(share(before));
