@@ -398,6 +398,25 @@ TEST_F(DeviceMemoryTest, AReleasedPoolKeepsNoAddressesOfMemoryThatWasAsleep) {
   EXPECT_TRUE(device_->pools().heaps_of(kGraphPool).empty());
 }
 
+TEST_F(DeviceMemoryTest, AFailureDoesNotCountMemoryThatIsAsleep) {
+  const DevicePtr asleep = allocate(3 * kPageBytes);
+  const DevicePtr freed = allocate(2 * kPageBytes);
+  const SleepFilter all{[](const SleepFilter::InUse&) { return true; },
+                        [](const PoolId&) { return true; }};
+  ASSERT_EQ(device_->sleep(all, Sleeper::Contents::kKeep, Sleeper::Want::kAll).bytes,
+            5 * kPageBytes);
+  free(freed);
+  allocate(kPageBytes);
+  const auto facts = refuse(20 * kPageBytes, stream_);
+  EXPECT_EQ(facts->live, kPageBytes);
+  EXPECT_EQ(facts->held, kPageBytes);
+  ASSERT_EQ(facts->streams.size(), 1U);
+  EXPECT_EQ(facts->streams[0].live, kPageBytes);
+  EXPECT_EQ(facts->streams[0].held, kPageBytes);
+  EXPECT_EQ(device_->wake(all).result, SleepResult::kOk);
+  free(asleep);
+}
+
 // The driver keeps the memory of a freed block while another mapping is open.
 TEST_F(DeviceMemoryTest, MemoryClosedDuringACaptureServesARequestThatNeedsIt) {
   const DevicePtr ptr = allocate(kPageBytes);

@@ -34,6 +34,34 @@ TEST_F(PoolTableTest, ARemovedPoolHasNoSmallHeaps) {
   EXPECT_TRUE(device_->pools().small_heaps().empty());
 }
 
+TEST_F(PoolTableTest, APoolThatComesBackHasANewHeap) {
+  for (int round = 0; round < 2; ++round) {
+    device_->pools().hold(kGraphPool);
+    free(allocate(512, stream_, kGraphPool));
+    EXPECT_EQ(device_->pools().heaps_of(kGraphPool).size(), 1U);
+    ASSERT_TRUE(device_->pools().release(kGraphPool));
+    device_->empty_cache();
+    EXPECT_TRUE(device_->pools().heaps_of(kGraphPool).empty());
+  }
+}
+
+// More than the threads' cache of heaps has places for.
+TEST_F(PoolTableTest, EachStreamPoolAndKindHasAHeapOfItsOwn) {
+  for (int round = 0; round < 2; ++round) {
+    for (std::uint64_t stream = 1; stream <= 2000; ++stream) {
+      for (const PoolId& pool : {kDefaultPool, kGraphPool}) {
+        for (const HeapKind kind : {HeapKind::kSmallPages, HeapKind::kPages}) {
+          const Heap& heap = device_->pools().arena(pool, StreamId{stream}, kind);
+          ASSERT_EQ(heap.stream(), StreamId{stream});
+          ASSERT_EQ(heap.pool(), pool);
+          ASSERT_EQ(heap.kind(), kind);
+        }
+      }
+    }
+  }
+  EXPECT_EQ(device_->pools().all_heaps().size(), 8000U);
+}
+
 TEST_F(PoolTableTest, FlagsWaitForTheirPool) {
   device_->pools().set_use_on_oom(kGraphPool, true);
   EXPECT_EQ(device_->pools().use_count(kGraphPool), -1);  // a flag makes no pool

@@ -225,6 +225,14 @@ TEST_F(TimelineDevicesTest, AWaitDuringCapturesCoversAllDevices) {
   EXPECT_TRUE(is_idle(second_));
 }
 
+TEST_F(TimelineDevicesTest, AnUnlimitedWaitDuringCapturesCoversAllDevices) {
+  captures_.set(1);
+  work_on(second_);
+  EXPECT_FALSE(is_idle(second_));
+  EXPECT_TRUE(timeline_.wait_during_captures(DeviceTimeline::OfOthers::kUnlimited));
+  EXPECT_TRUE(is_idle(second_));
+}
+
 TEST_F(TimelineDevicesTest, AnAnnouncedCaptureOfAnotherDeviceSurvives) {
   captures_.set(1);
   SimGpu::begin_capture(second_);
