@@ -105,7 +105,7 @@ void PoolTable::fill_slot(CachedArena& slot, const PoolId& id, StreamId stream, 
     }
     heap->set_stream_lasts(streams_last_);
   }
-  slot = {serial_, stream, id, generation_.load(std::memory_order_relaxed), heap.get(), kind};
+  slot = {serial_, stream, id, generation_.load(std::memory_order_relaxed), heap.get()};
 }
 
 void PoolTable::append(std::vector<Heap*>& heaps, const Pool& pool) {

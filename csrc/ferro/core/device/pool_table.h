@@ -87,7 +87,7 @@ class PoolTable {
   // Heaps. Creates the heap if it is missing.
   Heap& arena(const PoolId& pool, StreamId stream, HeapKind kind) {
     CachedArena& slot = cache_slot(pool, stream, kind);
-    if (slot.table != serial_ || slot.stream != stream || slot.pool != pool || slot.kind != kind ||
+    if (slot.table != serial_ || slot.stream != stream || slot.pool != pool ||
         slot.generation != generation_.load(std::memory_order_relaxed)) [[unlikely]] {
       fill_slot(slot, pool, stream, kind);
     }
@@ -153,7 +153,6 @@ class PoolTable {
     PoolId pool{};
     std::uint64_t generation = 0;
     Heap* heap = nullptr;
-    HeapKind kind = HeapKind::kPages;
   };
   using Numbers = std::array<StatValue, kStatClasses>;
   static constexpr std::size_t kMaxGone = 256;
@@ -162,7 +161,8 @@ class PoolTable {
   static thread_local std::array<CachedArena, kCachedArenas> cached_arenas_;
 
   CachedArena& cache_slot(const PoolId& pool, StreamId stream, HeapKind kind) const {
-    // Stream handles are addresses of objects, which lie hundreds of bytes apart.
+    // Stream handles are addresses of objects, which lie hundreds of bytes apart. The kinds of one
+    // stream and pool have different places, so that places need not be compared by kind.
     const auto bits = static_cast<std::uint64_t>(stream);
     const std::uint64_t mixed = (bits >> 8) ^ (bits >> 4) ^ serial_ ^ (pool.graph << 1) ^
                                 (pool.handle << 2) ^ static_cast<std::uint64_t>(kind);
