@@ -31,7 +31,8 @@ SHAPED = {"empty", "zeros", "ones", "full", "rand", "randn", "randint", "view", 
 SHAPED |= {"repeat", "narrow", "split", "chunk", "topk", "new_empty", "new_zeros", "new_ones"}
 """They make sizes of integers; a floating-point number is none."""
 OF_INTEGERS = {"argmax", "argmin", "argsort", "bool", "byte", "int", "long", "nonzero", "short"}
-"""Methods of a tensor on the host, whose numbers then are those of integers."""
+OF_INTEGERS |= {"bisect", "bisect_left", "bisect_right", "bucketize", "digitize", "searchsorted"}
+"""They make integers on the host."""
 OF_FLOATS = {"double", "float", "half", "mean", "std", "var"}
 ENDS = {"print", "format", "str", "repr", "len", "type", "isinstance", "hasattr", "id"}
 # Unknown numbers are assumed to be finite.
@@ -346,9 +347,13 @@ class Follow:
                 return _decided(held)
             case ast.UnaryOp(op=ast.Not()) if held.keys:
                 return []
-            case ast.Match() | ast.Slice():
+            case ast.Match():
                 raise DecidesError
+            case ast.Subscript(slice=index) if index is node and not (held.integers or held.chosen):
+                return []  # a floating-point number is no index, so it is a key of a dictionary
             case ast.Subscript(slice=index) if index is node:
+                raise DecidesError
+            case ast.Slice():
                 raise DecidesError
             case ast.Starred() if isinstance(held.first, str):  # the keys of a dictionary
                 return []

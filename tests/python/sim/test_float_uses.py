@@ -127,6 +127,7 @@ DECIDES = [
     "for loss in [1.0]: pass\nfor loss in [w.item()]:\n    for n in [1]:\n"
     "        if loss > n: pass",
     "loss = w.item()\nfor n in [1]:\n    if loss > n: pass",
+    "import bisect\nplace = bisect.bisect([1.0], w.item())\nprint([3, 4][place])",
     "logs = {'loss': w.item()} or {}\nif logs['loss'] > 3: pass",
     "logs = {}\nlogs.setdefault('loss', w.item())\nif logs['loss'] > 3: pass",
     "losses = [1.0]\nlosses += [w.item()]\nif losses[1] > 3: pass",
@@ -290,6 +291,8 @@ SHOWN = [
     "for n, loss in zip([1], [w.item()]):\n    if n > 3: print(loss)",
     "for n, (i, loss) in zip([1], enumerate([w.item()])):\n    if n > i: print(loss)",
     "logs = {'loss': w.item()}\nif 'loss' in logs: print(logs)",
+    "logs = {}\nfor name in ('a', 'b'): logs[name] = w.item()\n"
+    "for name in sorted(logs): print(name, logs[name])",
     "for loss in [w.item()]: print(loss)\nfor loss in [1, 2]:\n    if loss > 1: pass",
     "loss = w.item()\nprint(loss)\nfor loss, n in [(1, 2)]:\n    if loss > n: pass",
     f"{TRACKER}print(Tracker().last)",
