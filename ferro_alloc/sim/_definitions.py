@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
-from collections.abc import Sequence
 from types import FunctionType, ModuleType
 from typing import NamedTuple
 
@@ -14,7 +13,6 @@ from ferro_alloc.sim._sources import (
     decorators,
     is_of_program,
     name_of,
-    positional,
     source_of,
     sources_with,
     text_of,
@@ -69,9 +67,7 @@ def _meaning(source: Source, expression: ast.AST) -> Meaning:
             if of is not None and source.self_of(function) == name:
                 return Object(Class(source, of))
             found = meaning(source, annotation) if annotation else None
-            if isinstance(found, Class):
-                return Object(found)
-            return _meaning_of_parameter(source, function, name)
+            return Object(found) if isinstance(found, Class) else None
         case ast.alias():
             return _meaning_of_import(source.parents[expression], expression)
         case ast.Attribute(value=value, attr=name):
@@ -100,28 +96,6 @@ def _meaning_of_name(source: Source, node: ast.expr, name: str) -> Meaning:
     if (value := source.variable(name)) is not None:
         return _meaning_of_object(value)
     return FOREIGN if not values and hasattr(builtins, name) else None
-
-
-def _meaning_of_parameter(source: Source, function: ast.AST, name: str) -> Meaning:
-    """What the calls in its file pass."""
-    of = source.class_of(function)
-    called = getattr(function, "name", "")
-    if of is None:
-        loads: Sequence[ast.expr] = source.loads.get(called, ())
-    elif called == "__init__":
-        loads = source.loads.get(of.name, ())
-    else:
-        loads = source.attributes.get(called, ())
-    names = positional(function)[1 if source.self_of(function) else 0 :]
-    found = []
-    for load in loads:
-        call = source.parents[load]
-        if isinstance(call, ast.Call) and call.func is load:
-            given = {each.arg: each.value for each in call.keywords}
-            given.update(zip(names, call.args, strict=False))
-            if name in given:
-                found.append(meaning(source, given[name]))
-    return _first_known(found)
 
 
 def _meaning_of_import(statement: ast.AST, name: ast.alias) -> Meaning:

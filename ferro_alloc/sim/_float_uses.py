@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
+import threading
 from collections.abc import Iterator
 from itertools import islice
 from types import CodeType, FrameType
@@ -23,6 +25,17 @@ LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 _known: dict[tuple[str, CodeType, int, Outcome], Outcome] = {}
 """Equal code may be of different files."""
+_lock = threading.RLock()
+"""Held by a search, for the modules it uses keep what is not complete yet."""
+
+
+def _renew_lock() -> None:
+    """A thread that the child of a fork lacks may hold the lock."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 def _use_in(frame: FrameType, returned: Outcome) -> Outcome:
@@ -30,13 +43,19 @@ def _use_in(frame: FrameType, returned: Outcome) -> Outcome:
     code = frame.f_code
     key = (code.co_filename, code, frame.f_lasti, returned)
     if key not in _known:
-        source = source_of(code.co_filename, frame.f_globals)
-        use: Outcome = SHOWN
-        if source is not None:
-            position = next(islice(code.co_positions(), frame.f_lasti // 2, None))
-            use = _use_at(source, source.at(position), frame, returned)
-        _known[key] = use
+        with _lock:
+            if key not in _known:
+                _known[key] = _found_use(frame, returned)
     return _known[key]
+
+
+def _found_use(frame: FrameType, returned: Outcome) -> Outcome:
+    code = frame.f_code
+    source = source_of(code.co_filename, frame.f_globals)
+    if source is None:
+        return SHOWN
+    position = next(islice(code.co_positions(), frame.f_lasti // 2, None))
+    return _use_at(source, source.at(position), frame, returned)
 
 
 def _use_at(source: Source, node: ast.AST | None, frame: FrameType, returned: Outcome) -> Outcome:

@@ -14,8 +14,9 @@ from collections.abc import Iterable, Iterator
 
 from ferro_alloc.sim import _definitions
 from ferro_alloc.sim._definitions import Class, Function, Object, is_property, meaning
-from ferro_alloc.sim._held import ANYWHERE, CALLED, SHOWN, Field, Given, Held, Outcome, Part
+from ferro_alloc.sim._held import ANYWHERE, CALLED, SHOWN, Field, Given, Held, Key, Outcome, Part
 from ferro_alloc.sim._sources import (
+    FUNCTIONS,
     Source,
     decorators,
     name_of,
@@ -25,13 +26,13 @@ from ferro_alloc.sim._sources import (
 )
 
 TO_INTEGERS = {"int", "bool", "ceil", "floor", "trunc"}
-RETURN_INTEGERS = {"__bool__", "__int__", "__index__", "__len__"}
 SIZES = {"arange", "range", "linspace", "logspace"}
 SHAPED = {"empty", "zeros", "ones", "full", "rand", "randn", "randint", "view", "reshape", "expand"}
 SHAPED |= {"repeat", "narrow", "split", "chunk", "topk", "new_empty", "new_zeros", "new_ones"}
 """They make sizes of integers; a floating-point number is none."""
 OF_INTEGERS = {"argmax", "argmin", "argsort", "bool", "byte", "int", "long", "nonzero", "short"}
-"""Methods of a tensor on the host, whose numbers then are those of integers."""
+OF_INTEGERS |= {"bisect", "bisect_left", "bisect_right", "bucketize", "digitize", "searchsorted"}
+"""They make integers on the host."""
 OF_FLOATS = {"double", "float", "half", "mean", "std", "var"}
 ENDS = {"print", "format", "str", "repr", "len", "type", "isinstance", "hasattr", "id"}
 # Unknown numbers are assumed to be finite.
@@ -56,14 +57,12 @@ ENDING_ATTRIBUTES = {
 OF_SHAPE = {"shape", "size", "numel", "dim", "ndim", "len"}
 FILLS = {"append", "add", "extend", "insert", "appendleft"}
 DICTIONARIES = {"dict", "OrderedDict"}
-OF_DICTIONARIES = {"get", "items", "pop", "values"}
 CHOOSE = {"min", "max"}
 ORDER = {"sorted", "sort", "nlargest", "nsmallest"}
 SEQUENCES = ORDER | {"list", "tuple", "set", "map", "reversed", "deque", "filter"}
+PAIRS = {"enumerate", "zip"}
 TENSORS = {"tensor", "as_tensor", "array", "asarray"}
 """They are made of lists, and have the numbers at the same indices."""
-OF_ALL_ELEMENTS = OF_FLOATS - {"mean", "std", "var"} | {"tolist", "cpu", "cuda", "to", "numpy"}
-OF_ALL_ELEMENTS |= {"clone", "copy", "detach"}
 PASS_ELEMENTS = CHOOSE | ORDER | {"map", "filter"}
 DISPLAYS = (ast.Set, ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 MAX_PARTS = 1_000_000
@@ -130,13 +129,13 @@ class Follow:
                 if name in ENDS:
                     return []
                 if name == "copy_" and isinstance(function, ast.Attribute):
-                    return self._copied(function.value)
+                    return self._loads_of_copy(function.value)
                 for keyword in keywords:
                     if keyword.arg == "key":
-                        return self._argument(call, keyword, Held().inside(CALLED))
+                        return self._follow_argument(call, keyword, Held().inside(CALLED))
                 return [(call, Held())]
             case ast.Subscript(ctx=ast.Store(), value=value):
-                return self._copied(value)
+                return self._loads_of_copy(value)
             case ast.Tuple(ctx=ast.Store()) | ast.List(ctx=ast.Store()):
                 return self._loads_of(node, Held().inside(ANYWHERE))
             case ast.Tuple() | ast.List() | ast.Set():
@@ -145,7 +144,7 @@ class Follow:
                 return [(node, Held().inside(ANYWHERE))]
         return []
 
-    def _copied(self, tensor: ast.expr) -> Iterable[Part]:
+    def _loads_of_copy(self, tensor: ast.expr) -> Iterable[Part]:
         """Of numbers that were copied into a tensor on the host, or into a part of it."""
         while isinstance(tensor, ast.Subscript):
             tensor = tensor.value
@@ -159,16 +158,16 @@ class Follow:
             if parameter is None:
                 if isinstance(node, ast.Call) and of_call in CHOOSE | ORDER:
                     key = ast.keyword("key", node)
-                    yield from self._argument(node, key, held.inside(CALLED))
+                    yield from self._follow_argument(node, key, held.inside(CALLED))
                 else:
                     yield node, held
             elif not self._source.is_of_program:
                 # A library calls it, such as torch the forward() of a module, for an outer call.
                 self._given.add(given)
-            elif _name_of(of) in ("__init__", "__post_init__") and of_call != "__init__":
+            elif _name_of(of) == "__init__" and of_call != "__init__":
                 yield node, held
             elif (argument := self._argument_of(node, of, parameter)) is not None:
-                yield from self._changed(argument, held)
+                yield from self._loads_of_object(argument, held)
 
     def _argument_of(self, node: ast.AST, of: Function, parameter: str) -> ast.expr | None:
         """What a call, or an attribute that is a property, passes to a function's parameter."""
@@ -209,22 +208,38 @@ class Follow:
             case ast.Name(id=name):
                 function = self._source.binder(target, name)
                 for load in self._source.variable_loads(name, function):
-                    yield load, held
+                    if self._loop_of(load, name) in (None, self._loop_of(target, name)):
+                        yield load, held
             case ast.Attribute(value=value, attr=name):
                 found = meaning(self._source, value)
                 of = found.of if isinstance(found, Object) else None
                 if of is None:  # any object of this name is taken to be the same one
                     for load in self._source.loads[text_of(target)]:
                         yield load, held
-                yield from self._changed(value, held.inside(Field(of, name)))
+                yield from self._loads_of_object(value, held.inside(Field(of, name)))
             case ast.Subscript(value=value, slice=index):
-                at = index.value if isinstance(index, ast.Constant) else ANYWHERE
-                yield from self._changed(value, held.inside(at))
+                yield from self._loads_of_object(value, held.inside(_key(index)))
 
-    def _changed(self, of: ast.expr, held: Held) -> Iterator[Part]:
+    def _loop_of(self, node: ast.AST, name: str) -> ast.AST | None:
+        """The innermost loop that binds the name and has the node in its target or body."""
+        at = node
+        while not isinstance(at, (*FUNCTIONS, ast.Module)):
+            before, at = at, self._parents[at]
+            if isinstance(at, ast.For | ast.AsyncFor) and (
+                before is at.target or before in at.body
+            ):
+                for each in ast.walk(at.target):
+                    if isinstance(each, ast.Name) and each.id == name:
+                        return at
+        return None
+
+    def _loads_of_object(self, of: ast.expr, held: Held) -> Iterator[Part]:
         """Of a number that was stored in the object of an expression."""
         yield from self._loads_of(of, held)
         match of:
+            case ast.Call(func=ast.Attribute(attr="setdefault", value=value), args=[key, *_]):
+                yield from self._loads_of_object(value, held.inside(_key(key)))
+                return
             case ast.Call(func=ast.Name(id="super")):
                 method = self._source.function(of)
                 name = self._source.self_of(method)
@@ -233,35 +248,22 @@ class Follow:
             case _:
                 return
         if name is not None and self._source.self_of(method) == name:
-            yield from self._changed_self(self._parents[method], held)
+            yield from self._loads_of_self(self._parents[method], held)
         elif method is self._within and name in positional(method):
             self._given.add(Given(Function(self._source, method), name, held))
 
-    def _changed_self(self, of: ast.AST, held: Held) -> Iterator[Part]:
+    def _loads_of_self(self, of: ast.AST, held: Held) -> Iterator[Part]:
         """Of a number that was stored in the object of a method of this class."""
         assert isinstance(of, ast.ClassDef)
         for load in self._source.loads_of_self(of):
-            if not self._is_of_other_field(load, held):
-                yield load, held
+            yield load, held
         within = self._within
         name = self._source.self_of(within) if within is not None else None
         if within is not None and name and self._source.is_related(self._parents[within], of):
             self._given.add(Given(Function(self._source, within), name, held))
 
-    def _is_of_other_field(self, load: ast.expr, held: Held) -> bool:
-        """Does this load of an object lead to another field than the one that has the number?"""
-        use = self._parents[load]
-        return (
-            isinstance(held.first, Field)
-            and isinstance(use, ast.Attribute)
-            and use.attr != held.first.name
-            and text_of(use) in self._source.assigned
-        )
-
-    def _returned(self, function: ast.AST, held: Held, later: bool) -> Iterable[Part]:
+    def _follow_return(self, function: ast.AST, held: Held, later: bool) -> Iterable[Part]:
         """`later`: the caller of the function gets an iterator or a task, which other code runs."""
-        if getattr(function, "name", "") in RETURN_INTEGERS:
-            raise DecidesError
         if function is self._within:
             self._given.add(Given(Function(self._source, function), None, held))
             return []
@@ -282,7 +284,7 @@ class Follow:
                 yield load, held
         if not self._source.is_of_program or not (is_method or isinstance(outer, ast.Module)):
             return
-        for source in sources_with(name):
+        for source in sources_with(f"{name}(", f".{name}"):
             for load in (*source.loads[name], *source.attributes[name]):
                 found = meaning(source, load)
                 if found is None and is_method and isinstance(load, ast.Attribute):
@@ -323,33 +325,38 @@ class Follow:
         match parent:
             case ast.Return():
                 function = self._source.function(node)
-                return self._returned(function, held, isinstance(function, ast.AsyncFunctionDef))
+                return self._follow_return(
+                    function, held, isinstance(function, ast.AsyncFunctionDef)
+                )
             case ast.Lambda():
-                return self._returned(parent, held, False)
+                return self._follow_return(parent, held, False)
             case ast.Yield():
-                return self._returned(self._source.function(node), held.inside(ANYWHERE), True)
+                return self._follow_return(self._source.function(node), held.inside(ANYWHERE), True)
             case ast.YieldFrom():
-                return self._returned(self._source.function(node), held, True)
+                return self._follow_return(self._source.function(node), held, True)
             case (
                 ast.If(test=test)
                 | ast.While(test=test)
-                | ast.IfExp(test=test)
                 | ast.Assert(test=test)
                 | ast.match_case(guard=test)
             ) if test is node:
                 return _decided(held)
+            case ast.IfExp(test=test) if test is node:
+                return [] if held.keys else [(parent, Held(chosen=True))]
             case ast.comprehension(ifs=ifs) if node in ifs:
                 return _decided(held)
             case ast.UnaryOp(op=ast.Not()) if held.keys:
                 return []
-            case ast.BoolOp(values=values) if (
-                isinstance(self._parents[parent], ast.Expr) and node is not values[-1]
-            ):
-                return _decided(held)
-            case ast.Match() | ast.Slice():
+            case ast.Match():
                 raise DecidesError
+            case ast.Subscript(slice=index) if index is node and not (held.integers or held.chosen):
+                return []  # a floating-point number is no index, so it is a key of a dictionary
             case ast.Subscript(slice=index) if index is node:
                 raise DecidesError
+            case ast.Slice():
+                raise DecidesError
+            case ast.Starred() if isinstance(held.first, str):  # the keys of a dictionary
+                return []
             case ast.Subscript(slice=ast.Slice()) | ast.Starred():
                 return [(parent, held.moved())]
             case ast.Subscript(slice=index) if is_of_elements:
@@ -368,7 +375,9 @@ class Follow:
                 | ast.AsyncFor(iter=of, target=target)
                 | ast.comprehension(iter=of, target=target)
             ) if is_of_elements and of is node:
-                return self._loads_of(_of_elements(of, target), held.element())
+                if isinstance(held.first, str):  # the keys of a dictionary
+                    return []
+                return self._loads_of(target, held.element())
             case ast.withitem(optional_vars=ast.expr() as target) if held.keys and is_of_elements:
                 return self._loads_of(target, held.element())
             case ast.Dict(keys=keys, values=values):
@@ -386,23 +395,21 @@ class Follow:
             case _ if isinstance(parent, DISPLAYS):
                 return [(parent, held.inside(ANYWHERE))]
             case ast.keyword():
-                return self._argument(self._parents[parent], parent, held)
+                return self._follow_argument(self._parents[parent], parent, held)
             case ast.Call(func=func) if func is not node:
-                return self._argument(parent, node, held)
+                return self._follow_argument(parent, node, held)
             case ast.Call():
                 if held.first is CALLED:
                     return [(parent, held.element())]
                 if isinstance(held.first, Field):
-                    return self._called_with(parent, held, "__call__", "forward")
+                    return self._follow_method(parent, held, "__call__", "forward")
                 return whole
             case ast.Attribute():
-                return self._attribute(parent, held)
-            case ast.Compare(left=left, ops=ops, comparators=others):
+                return self._follow_attribute(parent, held)
+            case ast.Compare(ops=ops, comparators=others):
                 if any(isinstance(op, ast.Is | ast.IsNot) for op in ops) or not is_of_elements:
                     return []
                 if isinstance(ops[0], ast.In | ast.NotIn) and len(ops) == 1 and node in others:
-                    return []
-                if any(_is_text(each) for each in (left, *others)):  # no number is one
                     return []
                 return [(parent, Held(integers=True))]
             case ast.BinOp(op=ast.Mod(), left=left) if _is_text(left):
@@ -417,7 +424,7 @@ class Follow:
                 return whole
         return []
 
-    def _attribute(self, node: ast.Attribute, held: Held) -> Iterable[Part]:
+    def _follow_attribute(self, node: ast.Attribute, held: Held) -> Iterable[Part]:
         """Of an attribute of what has the number."""
         name = node.attr
         call = self._parents[node]
@@ -425,13 +432,13 @@ class Follow:
             if name == held.first.name:
                 return [(node, held.element())]
             is_called = isinstance(call, ast.Call) and call.func is node
-            return self._called_with(call if is_called else node, held, name)
+            return self._follow_method(call if is_called else node, held, name)
         if held.first is CALLED:
             return []
         if held.keys and name == "keys":
             return []
         if held.keys and name == "sort" and isinstance(call, ast.Call):
-            return self._passed(call, node, held.element())
+            return self._follow_elements(call, node, held.element())
         if name in ENDING_ATTRIBUTES and not (held.chosen and name in OF_SHAPE):
             return []
         if held.integers and name in ("item", "tolist"):
@@ -441,12 +448,14 @@ class Follow:
             if isinstance(first, ast.Constant) and not held.is_at(first.value):
                 return []
             return [(call, held.element())]
+        if held.keys and name == "values":
+            return [(call, held.element().inside(ANYWHERE))]
+        if name == "items":
+            return [(call, held.element().inside(1).inside(ANYWHERE))]
         integers = (held.integers or name in OF_INTEGERS) and name not in OF_FLOATS
-        if isinstance(held.first, int) and name not in OF_ALL_ELEMENTS:
-            held = held._replace(keys=())
         return [(node, held._replace(integers=integers))]
 
-    def _called_with(self, node: ast.AST, held: Held, *names: str) -> Iterable[Part]:
+    def _follow_method(self, node: ast.AST, held: Held, *names: str) -> Iterable[Part]:
         """Of an object that has the number in a field, and whose method runs at `node`."""
         of = held.first.of if isinstance(held.first, Field) else None
         found = (_definitions.method(of, name) for name in names) if of else iter(())
@@ -456,24 +465,25 @@ class Follow:
         name = function.source.self_of(function.node)
         return self.received(node, self._use_of_argument(function, name, held)) if name else []
 
-    def _argument(self, call: ast.AST, argument: ast.AST, held: Held) -> Iterable[Part]:
+    def _follow_argument(self, call: ast.AST, argument: ast.AST, held: Held) -> Iterable[Part]:
         """Of what is passed to a call."""
         if not isinstance(call, ast.Call):
             return []
-        functions, is_certain = self._called(call.func)
-        if not is_certain and isinstance(held.first, Field):
-            functions = []
+        functions, is_certain = self._functions_of(call.func)
         parts: list[Part] = []
+        is_dictionary = isinstance(held.first, str) and not isinstance(argument, ast.keyword)
+        if is_dictionary and not functions and name_of(call.func) in SEQUENCES | CHOOSE | PAIRS:
+            return []  # they get its keys
         for function in functions:
             for name, each in self._parameters(call, function, argument, held):
                 parts += self.received(call, self._use_of_argument(function, name, each))
         if not is_certain:
-            parts += self._made(call, argument, held)
+            parts += self._follow_foreign_call(call, argument, held)
             if held.keys and name_of(call.func) in PASS_ELEMENTS:
-                parts += self._passed(call, argument, held.element())
+                parts += self._follow_elements(call, argument, held.element())
         return parts
 
-    def _passed(self, call: ast.Call, argument: ast.AST, held: Held) -> Iterator[Part]:
+    def _follow_elements(self, call: ast.Call, argument: ast.AST, held: Held) -> Iterator[Part]:
         """Of elements of an argument that the call passes to a function of the program."""
         key = next((each for each in call.keywords if each.arg == "key"), None)
         first = call.args[0] if call.args and name_of(call.func) in ("map", "filter") else None
@@ -485,9 +495,11 @@ class Follow:
         if isinstance(found, Function) and names:
             for given in self._use_of_argument(found, names[0], held):
                 if given.parameter is None:
-                    yield from self._made(call, key or function, given.held.inside(CALLED))
+                    yield from self._follow_foreign_call(
+                        call, key or function, given.held.inside(CALLED)
+                    )
 
-    def _called(self, function: ast.expr) -> tuple[list[Function], bool]:
+    def _functions_of(self, function: ast.expr) -> tuple[list[Function], bool]:
         """The functions of the program that a call may run, and whether it runs no others."""
         found = meaning(self._source, function) if self._source.is_of_program else None
         match found:
@@ -530,12 +542,12 @@ class Follow:
         elif arguments.vararg:
             yield arguments.vararg.arg, held.inside(at - len(names))
 
-    def _made(self, call: ast.Call, argument: ast.AST, held: Held) -> Iterable[Part]:
+    def _follow_foreign_call(self, call: ast.Call, argument: ast.AST, held: Held) -> Iterable[Part]:
         """What a function that is not the program's makes of an argument."""
         name = name_of(call.func)
         found = meaning(self._source, call.func) if self._source.is_of_program else None
         if isinstance(found, Class) and (names := _definitions.fields(found)):
-            return self._made_fields(found, names, call, argument, held)
+            return self._follow_into_fields(found, names, call, argument, held)
         is_object = isinstance(held.first, Field)
         is_key = isinstance(argument, ast.keyword) and argument.arg == "key"
         is_function = held.first is CALLED
@@ -552,14 +564,21 @@ class Follow:
             return [(call, held)] if held.chosen and name in OF_SHAPE else []
         if name in FILLS and isinstance(call.func, ast.Attribute):
             held = held.element() if name == "extend" else held
-            return self._changed(call.func.value, held.inside(ANYWHERE))
+            return self._loads_of_object(call.func.value, held.inside(ANYWHERE))
         if is_object:
             return []
         if name in CHOOSE or name in ORDER:
-            return self._ordered(call, held, is_key)
+            return self._follow_order(call, held, is_key)
         if name in SEQUENCES:
             held = held if is_function else held.element()
             return [(call, held.inside(ANYWHERE))]
+        if (
+            name in PAIRS
+            and isinstance(argument, ast.expr)
+            and not isinstance(argument, ast.Starred)
+        ):
+            place = 1 if name == "enumerate" else call.args.index(argument)
+            return [(call, held.element().inside(place).inside(ANYWHERE))]
         keyword = argument.arg if isinstance(argument, ast.keyword) else None
         if name in DICTIONARIES:
             if keyword is not None:
@@ -567,8 +586,8 @@ class Follow:
             if isinstance(held.first, str):
                 return [(call, held)]
             return [(call, held.element().element().inside(ANYWHERE))]  # of pairs
-        if name == "update" and keyword is not None:
-            return self._updated(call, held.inside(keyword))
+        if name == "update" and keyword is not None and isinstance(call.func, ast.Attribute):
+            return self._loads_of_object(call.func.value, held.inside(keyword))
         if any(isinstance(key, Field) for key in held.keys):
             return []
         if name in TENSORS and held.keys:
@@ -578,23 +597,22 @@ class Follow:
             return [(call, whole)]
         stored: Iterable[Part] = []
         if name == "update" and held.keys:
-            stored = self._updated(call, held)
+            stored = self._loads_of_object(call.func.value, held)
         elif name == "setdefault":
             first = call.args[0] if call.args else None
-            at = first.value if isinstance(first, ast.Constant) else ANYWHERE
-            stored = self._updated(call, held.inside(at))
+            stored = self._loads_of_object(call.func.value, held.inside(_key(first)))
         return [(call, whole), *stored]
 
-    def _made_fields(
+    def _follow_into_fields(
         self, of: Class, names: list[str], call: ast.Call, argument: ast.AST, held: Held
     ) -> Iterable[Part]:
         """Of an argument of a class that stores its arguments in these fields."""
         given = dict(zip(map(id, call.args), names, strict=False))
         name = argument.arg if isinstance(argument, ast.keyword) else given.get(id(argument))
         held = held.inside(Field(of, name) if name is not None else ANYWHERE)
-        return [(call, held), *self._called_with(call, held, "__post_init__")]
+        return [(call, held)]
 
-    def _ordered(self, call: ast.Call, held: Held, is_key: bool) -> Iterable[Part]:
+    def _follow_order(self, call: ast.Call, held: Held, is_key: bool) -> Iterable[Part]:
         """Of the least, the greatest, or all of the arguments in an order that the number decides.
         A number that is compared is in the result. What has it, or has it as its key, is chosen."""
         chooses = name_of(call.func) in CHOOSE
@@ -608,20 +626,8 @@ class Follow:
             return [(call, held)]
         held = held.inside(ANYWHERE)
         if name_of(call.func) == "sort" and isinstance(call.func, ast.Attribute):
-            return self._changed(call.func.value, held)
+            return self._loads_of_object(call.func.value, held)
         return [(call, held)]
-
-    def _updated(self, call: ast.Call, held: Held) -> Iterable[Part]:
-        """The loads of a dictionary that `call` stores into, but not of other objects' methods."""
-        if not isinstance(call.func, ast.Attribute):
-            return []
-        loads = self._changed(call.func.value, held)
-        parents = ((self._parents[load[0]], load) for load in loads)
-        return [
-            load
-            for parent, load in parents
-            if not isinstance(parent, ast.Attribute) or parent.attr in OF_DICTIONARIES
-        ]
 
 
 def _decided(held: Held) -> list[Part]:
@@ -631,19 +637,9 @@ def _decided(held: Held) -> list[Part]:
     raise DecidesError
 
 
-def _of_elements(of: ast.expr, target: ast.expr) -> ast.expr:
-    """The part of a loop's target that is neither a number of `enumerate` nor a key of `items`."""
-    while (
-        isinstance(of, ast.Call)
-        and (name := name_of(of.func)) in ("enumerate", "items")
-        and isinstance(target, ast.Tuple)
-        and len(target.elts) == 2
-    ):
-        target = target.elts[1]
-        if name == "items" or not of.args:
-            break
-        of = of.args[0]
-    return target
+def _key(index: ast.expr | None) -> Key:
+    """Where the element with this index is."""
+    return index.value if isinstance(index, ast.Constant) else ANYWHERE
 
 
 def _is_text(node: ast.expr) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 import linecache
 import sys
 import sysconfig
@@ -288,18 +287,34 @@ def _parsed(file: str, text: str, module: object) -> Source | None:
         return None
 
 
-@functools.cache
-def _text(file: str) -> str:
-    return "".join(linecache.getlines(file))
+MAX_LINES = 20_000
+"""To parse so many takes five seconds."""
+_searched: list[int] = []
+"""The numbers of lines of the files that were parsed for a text in them."""
 
 
-def sources_with(text: str) -> list[Source]:
-    """The files of the program that contain the text. Others are not parsed."""
-    found = [source for (_, of), source in list(_sources.items()) if source and text in of]
+def sources_with(*texts: str) -> list[Source]:
+    """The files of the program that contain one of the texts.
+
+    It parses MAX_LINES lines in all calls together. It leaves out the files that are then not
+    parsed, for a number is shown more often than it decides.
+    """
+    found = [
+        source
+        for (_, of), source in list(_sources.items())
+        if source and source.is_of_program and any(text in of for text in texts)
+    ]
+    parsed = {file for file, _ in list(_sources)}
     for module in list(sys.modules.values()):
         file = module.__dict__.get("__file__") if type(module) is ModuleType else None
-        if isinstance(file, str) and is_of_program(file) and text in _text(file):
-            source = source_of(file, module.__dict__)
-            if source and source not in found:
+        if not isinstance(file, str) or file in parsed or not is_of_program(file):
+            continue
+        lines = linecache.getlines(file, module.__dict__)
+        whole = "".join(lines)
+        if not any(text in whole for text in texts):
+            continue
+        if sum(_searched) + len(lines) <= MAX_LINES:
+            _searched.append(len(lines))
+            if source := source_of(file, module.__dict__):
                 found.append(source)
-    return [source for source in found if source.is_of_program]
+    return found

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import subprocess
 import sys
+import threading
+import time
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from textwrap import indent
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -71,7 +75,9 @@ DECIDES = [
     "if w.item() > 3: pass",
     "while w.item() > 3: break",
     "assert w.item() < 9",
-    "x = 1 if w.item() > 0 else 2",
+    "x = 1 if w.item() > 0 else 2\nif x > 1: pass",
+    "n = 8 if w.item() > 3 else 16\nx = w.reshape(n)",
+    "n = 8 if w.item() > 3 else 16\nprint([0] * 20, list(range(n)))",
     "x = [n for n in range(3) if n < w.item()]",
     "x = int(w.item())",
     "x = round(w.item())",
@@ -94,7 +100,8 @@ DECIDES = [
     "def both(x):\n    return x.item(), 3\nloss, n = both(w)\nif loss > 3: pass",
     "if (lambda x: x.item())(w) > 3: pass",
     "class Best:\n    def put(self): self.best = w.item()\n"
-    "    def is_bad(self): return 1 if self.best > 3 else 0\nBest().put()",
+    "    def is_bad(self): return 1 if self.best > 3 else 0\nbest = Best()\nbest.put()\n"
+    "if best.is_bad(): pass",
     "loss = (\n    w\n    .item()\n)\nif loss > 3: pass",
     "import contextlib\n@contextlib.contextmanager\ndef any(): yield\n@any()\n"
     "def read(): return w.item()\nif read() > 3: pass",
@@ -108,6 +115,19 @@ DECIDES = [
     "h = {'loss': []}\nh['loss'].append(w.item())\nfor key in h:\n    if h[key][-1] > 3: pass",
     "logs = {}\nlogs.update(loss=w.item())\nif logs['loss'] > 3: pass",
     "logs = {}\nlogs.update({'loss': w.item()})\nif logs['loss'] > 3: pass",
+    "logs = {}\nlogs.setdefault('loss', []).append(w.item())\nif logs['loss'][0] > 3: pass",
+    "for name, loss in {'loss': w.item()}.items():\n    if loss > 3: pass",
+    "for item in {'loss': w.item()}.items():\n    if item[1] > 3: pass",
+    "logs = {'loss': w.item()}\nfor name in sorted(logs):\n    if logs[name] > 3: pass",
+    "for i, loss in enumerate([w.item()]):\n    if loss > 3: pass",
+    "for n, loss in zip([1], [w.item()]):\n    if loss > 3: pass",
+    "for n, (i, loss) in zip([1], enumerate([w.item()])):\n    if loss > 3: pass",
+    "for i, (n, loss) in enumerate({'loss': w.item()}.items()):\n    if loss > 3: pass",
+    "if 3.0 in [1.0, 3.0] and w.item() in [3.0]: pass",
+    "for loss in [1.0]: pass\nfor loss in [w.item()]:\n    for n in [1]:\n"
+    "        if loss > n: pass",
+    "loss = w.item()\nfor n in [1]:\n    if loss > n: pass",
+    "import bisect\nplace = bisect.bisect([1.0], w.item())\nprint([3, 4][place])",
     "logs = {'loss': w.item()} or {}\nif logs['loss'] > 3: pass",
     "logs = {}\nlogs.setdefault('loss', w.item())\nif logs['loss'] > 3: pass",
     "losses = [1.0]\nlosses += [w.item()]\nif losses[1] > 3: pass",
@@ -117,9 +137,15 @@ DECIDES = [
     "best = 9.0\ndef step():\n    global best\n    best = w.item()\nstep()\nif best > 3: pass",
     "def fit():\n    best = 9.0\n    def step():\n        nonlocal best\n"
     "        best = w.item()\n    step()\n    if best > 3: pass\nfit()",
-    "w.item() > 3 and print('low')",
     "logs = {'loss': w.item()}\nif logs.get('loss') > 3: pass",
     "n = (w.cpu() > 3).item()",
+    "class Run:\n    def __init__(self): self.logs = {'loss': 0}\n    def put(self, logs):\n"
+    "        self.logs.update(logs)\n        if self.logs['loss'] < 3: pass\n"
+    "Run().put({'loss': w.item()})",
+    "class Stop:\n    def on_end(self, run):\n        if run.loss < 3: pass\nclass Run:\n"
+    "    def __init__(self): self.callbacks = [Stop()]\n    def end(self, loss):\n"
+    "        self.loss = loss\n        for callback in self.callbacks: callback.on_end(self)\n"
+    "Run().end(w.item())",
     # Properties.
     f"{TRACKER}if Tracker().last > 3: pass",
     f"{TRACKER}loss = Tracker().last\nif loss > 3: pass",
@@ -174,7 +200,6 @@ DECIDES = [
     # Functions and methods of the program.
     "class Logs:\n    def __getitem__(self, key): return w.item()\nif Logs()['loss'] > 3: pass",
     "class Run:\n    def __lt__(self, other): return w.item() < 3\nif Run() < Run(): pass",
-    "class Run:\n    def __bool__(self): return w.item() < 3\nif Run(): pass",
     "def plain(f):\n    def call(*args): return f(*args)\n    return call\n@plain\n"
     "def read(): return w.item()\nif read() > 3: pass",
     "import torch\n@torch.no_grad()\ndef read(): return w.item()\nif read() > 3: pass",
@@ -256,6 +281,20 @@ SHOWN = [
     "losses = [w.item()]\nfor i, loss in enumerate(losses):\n    if i % 2: print(loss)",
     "rate = w.cpu().argmax().float().item()",
     "logs = {'loss': w.item()}\nfor i, (k, v) in enumerate(logs.items()): print('ab'[k == i], v)",
+    "print(math.exp(w.item()) if w.item() < 20 else float('inf'))",
+    "loss = w.item()\nx = math.exp(loss) if loss < 20 else float('inf')\nprint(x)",
+    "logs = {'loss': w.item()}\nfor name in logs:\n    if name == 'loss': print(logs[name])",
+    "logs = {'loss': w.item()}\nfor name in sorted(logs):\n    if name > 'a': pass",
+    "logs = {'loss': w.item()}\nfor i, name in enumerate(logs):\n    if name > 'a': pass",
+    "logs = {'loss': w.item()}\nif max(logs) > 'a' or [*logs][0] > 'a': pass",
+    "logs = {'loss': w.item()}\nfor item in logs.items():\n    if item[0] > 'a': pass",
+    "for n, loss in zip([1], [w.item()]):\n    if n > 3: print(loss)",
+    "for n, (i, loss) in zip([1], enumerate([w.item()])):\n    if n > i: print(loss)",
+    "logs = {'loss': w.item()}\nif 'loss' in logs: print(logs)",
+    "logs = {}\nfor name in ('a', 'b'): logs[name] = w.item()\n"
+    "for name in sorted(logs): print(name, logs[name])",
+    "for loss in [w.item()]: print(loss)\nfor loss in [1, 2]:\n    if loss > 1: pass",
+    "loss = w.item()\nprint(loss)\nfor loss, n in [(1, 2)]:\n    if loss > n: pass",
     f"{TRACKER}print(Tracker().last)",
     f"{TRACKER}t = Tracker()\nt.put(w.item())\nif t.count > 3: print(t.mean, t.value())",
     f"{METER}losses = Meter()\nlosses.update(w.item(), 4)\nif losses.count > 3: print(losses)",
@@ -365,6 +404,9 @@ def run(program: str, folder: Path, text: bytes | None = b"as the program") -> l
 
 PARTS = f"""\
 {METER}{STOPPER}{STATS}
+run = [Stopper()][0]
+def stop(loss):
+    run(loss)
 class Reader:
     def __init__(self, number):
         self.number = number
@@ -389,6 +431,8 @@ IN_OTHER_FILES = [
     "from parts import Meter\nlosses = Meter()\nlosses.update(w.item())\n"
     "if losses.average > 3: pass",
     "from parts import Stats\nif Stats(1, w.item()).is_good: pass",
+    "import parts\nparts.stop(w.item())",
+    "from parts import run\nrun(w.item())",
     "from parts import is_low\nif is_low(w.item()): pass",
     "import parts\nif parts.Reader(w).loss > 3: pass",
     "import parts\nfor step, loss in parts.Reader(w).losses():\n    if loss > 3: pass",
@@ -416,9 +460,31 @@ CHANGED = {
 }
 
 
+FORK = """\
+import os, signal, sys, threading
+from ferro_alloc.sim import _float_uses
+def read():
+    return 3 if _float_uses.decides(sys._getframe(1)) else 4
+is_held = threading.Event()
+def hold():
+    with _float_uses._lock:
+        is_held.set()
+        threading.Event().wait(50)
+threading.Thread(target=hold, daemon=True).start()
+is_held.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(10)
+    if read() > 3: pass
+    os._exit(0)
+os._exit(os.waitpid(child, 0)[1] != 0)
+"""
+
+
 @pytest.fixture(autouse=True)
 def no_sources_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_sources, "_sources", {})
+    monkeypatch.setattr(_sources, "_searched", [])
 
 
 @pytest.fixture
@@ -478,6 +544,61 @@ def test_a_search_that_takes_long_ends_unsure(
 ) -> None:
     monkeypatch.setattr(_follow, "MAX_PARTS", 100)
     assert run("x = w.item()\n" + "x = x + 1\n" * 50, tmp_path) == [True]
+
+
+@pytest.mark.usefixtures("parts")
+@pytest.mark.parametrize(("lines", "decided"), [(1_000, True), (10, False)])
+def test_it_parses_no_more_than_so_many_lines_for_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: int, decided: bool
+) -> None:
+    monkeypatch.setattr(_sources, "MAX_LINES", lines)
+    program = "import parts\ndef fit(stopper): stopper.step(w.item())\nfit([parts.Stopper()][0])"
+    assert run(program, tmp_path) == [decided]
+
+
+@pytest.mark.usefixtures("parts")
+def test_a_file_that_only_has_the_word_is_not_parsed(tmp_path: Path) -> None:
+    module = tmp_path / "other.py"
+    module.write_text("get = 3\nx = [get, 'get']\n")
+    program = "import parts, other\ndef get():\n    yield w.item()\nfor x in get(): print(x)"
+    try:
+        assert run(program, tmp_path) == [False]
+    finally:
+        sys.modules.pop("other", None)
+    assert str(module) not in {file for file, _ in _sources._sources}
+
+
+def test_threads_search_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    searches = []
+    together = []
+    use_at = _float_uses._use_at
+
+    def search(*arguments: Any) -> object:
+        searches.append(arguments)
+        time.sleep(0.02)
+        together.append(len(searches))
+        searches.pop()
+        return use_at(*arguments)
+
+    monkeypatch.setattr(_float_uses, "_use_at", search)
+    file = tmp_path / "program.py"
+    program = "".join(f"def f{n}():\n    if w.item() > 3: pass\n" for n in range(4))
+    file.write_text(program)
+    number = Number()
+    variables: dict[str, Any] = {"w": number}
+    exec(compile(program, str(file), "exec"), variables)
+    threads = [threading.Thread(target=variables[f"f{n}"]) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert number.decided == [True] * 4
+    assert together == [1] * 4
+
+
+def test_a_forked_child_does_not_wait_for_a_search_of_its_parent() -> None:
+    done = subprocess.run([sys.executable, "-c", FORK], timeout=60, check=False)
+    assert done.returncode == 0
 
 
 @pytest.mark.parametrize(("count", "unsure"), [(30, False), (500, True)])
@@ -571,7 +692,7 @@ USES = [
     "h = torch.empty(3)\nh[1] = w\nif h.mean() > 3: pass",
     "for loss in map(float, [w]):\n    if loss > 3: pass",
     "def read():\n    yield w.item()\nfor loss in read():\n    if loss > 3: pass",
-    f"{STOPPER}def fit(stopper): stopper(w.item())\nfit(Stopper())",
+    f"{STOPPER}def fit(stopper): stopper.step(w.item())\nfit(Stopper())",
     """\
 class Model(torch.nn.Module):
     def forward(self, x):
