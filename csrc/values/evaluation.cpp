@@ -331,7 +331,7 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
       auto& [least, most] = operand.certainties;
       if (least == FERRO_SIM_UNKNOWN && most != FERRO_SIM_UNKNOWN) {
         const BelowModes guard;
-        operand.doubts = operand.at.doubts(max_in_part()).value_or(at::Tensor());
+        operand.doubts = operand.at.doubts(max_in_part(), kMaxParts).value_or(at::Tensor());
         most = operand.doubts.defined() ? most : FERRO_SIM_UNKNOWN;
       }
       if (operand.doubts.defined() && operand.is_ones && tells_lows) {
