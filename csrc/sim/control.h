@@ -97,8 +97,10 @@ int ferro_sim_originate(uint64_t address, size_t bytes, const struct ferro_sim_o
 int64_t ferro_sim_origins(uint64_t address, size_t bytes, struct ferro_sim_origin_piece* pieces,
                           size_t room, struct ferro_sim_certainties* certainties);
 /* Fills in a byte for each element of the range: how far its least certain byte is from known (0 for
- * known, 2 for unknown). `bytes` is a multiple of `element_bytes`. */
-int ferro_sim_doubts(uint64_t address, size_t bytes, size_t element_bytes, uint8_t* doubts);
+ * known, 2 for unknown). `bytes` is a multiple of `element_bytes`. Returns 1, and the bytes are
+ * undefined, if more than `most` parts of the range are drawn or unknown. */
+int ferro_sim_doubts(uint64_t address, size_t bytes, size_t element_bytes, uint8_t* doubts,
+                     size_t most);
 /* Writes bytes, and marks them. A null source writes zeros, or with `keep` only marks the bytes. */
 int ferro_sim_write(uint64_t address, const void* source, size_t bytes,
                     enum ferro_sim_certainty certainty, int keep);

@@ -155,13 +155,14 @@ void DeviceTensor::originate(const ferro_sim_origin& from) const {
   });
 }
 
-std::optional<at::Tensor> DeviceTensor::doubts(std::int64_t most) const {
+std::optional<at::Tensor> DeviceTensor::doubts(std::int64_t most, std::int64_t most_parts) const {
   const auto spanned = static_cast<std::int64_t>(span() / element_bytes_);
   if (spanned > most && !is_dense()) {
     return std::nullopt;
   }
   const at::Tensor all = at::detail::empty_cpu({spanned}, at::kByte);
-  if (gpu().doubts(address_, span(), element_bytes_, all.mutable_data_ptr<std::uint8_t>()) != 0) {
+  if (gpu().doubts(address_, span(), element_bytes_, all.mutable_data_ptr<std::uint8_t>(),
+                   static_cast<std::size_t>(most_parts)) != 0) {
     return std::nullopt;
   }
   const at::Tensor elements = all.as_strided(sizes_, strides_);

@@ -50,8 +50,9 @@ class DeviceTensor {
   // Zeros in place of what its elements are now.
   Taken zeros() const;
   // How far each element is from known (0 for known, 2 for unknown), as a host tensor of bytes. None:
-  // all are unknown, or it has gaps and spans more than `most` elements.
-  std::optional<at::Tensor> doubts(std::int64_t most) const;
+  // all are unknown, it has gaps and spans more than `most` elements, or more than `most_parts` parts
+  // of it are not known.
+  std::optional<at::Tensor> doubts(std::int64_t most, std::int64_t most_parts) const;
   // A host tensor of the same layout as far as elements are dense, uninitialised.
   at::Tensor make_host_tensor() const;
   // The same elements, laid out as `hold` and `write` need them. None if the sizes or types differ.

@@ -168,7 +168,11 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     for (Operand& operand : operands) {
       operand.is_ones = operand.is_ones && tells_lows;
       if (computable && operand.is_input && !operand.is_ones && !operand.is_left_out) {
-        operand.taken = is_assumed && !lows ? operand.at.zeros() : operand.at.take();
+        const bool any_known = operand.certainties.most != FERRO_SIM_UNKNOWN;
+        operand.taken = is_assumed && !lows && !any_known ? operand.at.zeros() : operand.at.take();
+        if (is_assumed && !lows && any_known) {
+          assume_finite(operand);
+        }
         computable = operand.taken.has_value();
       }
     }
@@ -331,7 +335,7 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
       auto& [least, most] = operand.certainties;
       if (least == FERRO_SIM_UNKNOWN && most != FERRO_SIM_UNKNOWN) {
         const BelowModes guard;
-        operand.doubts = operand.at.doubts(max_in_part()).value_or(at::Tensor());
+        operand.doubts = operand.at.doubts(max_in_part(), kMaxParts).value_or(at::Tensor());
         most = operand.doubts.defined() ? most : FERRO_SIM_UNKNOWN;
       }
       if (operand.doubts.defined() && operand.is_ones && tells_lows) {
@@ -344,6 +348,16 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
       }
     }
     return !traits->moves || moved != FERRO_SIM_UNKNOWN;
+  }
+
+  // Its unknown elements may hold infinities, such as the logarithms of zeros.
+  void assume_finite(Operand& operand) const {
+    const BelowModes guard;
+    if (operand.certainties.least == FERRO_SIM_UNKNOWN && is_number(operand.at)) {
+      if (const auto doubts = operand.at.doubts(max_in_part(), kMaxParts)) {
+        operand.zeroed = doubts->eq(FERRO_SIM_KNOWN - FERRO_SIM_UNKNOWN);
+      }
+    }
   }
 
   std::int64_t max_in_part() const { return agrees ? kMaxPartlyKnown : kMaxPartlyKnownNumbers; }

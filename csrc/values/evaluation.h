@@ -29,10 +29,10 @@ inline constexpr std::int64_t kMaxUnknownNumbers = 32;
 // The most elements, of all inputs or of all results, of an operator whose results are known in part if
 // its inputs are. Which elements are known is found at once. The same for floating-point numbers, on
 // which sizes seldom depend.
-inline constexpr std::int64_t kMaxPartlyKnown = 1 << 22;
-inline constexpr std::int64_t kMaxPartlyKnownNumbers = 1 << 16;
-// The most parts of a result that are not equally certain.
-inline constexpr std::int64_t kMaxParts = 1 << 16;
+inline constexpr std::int64_t kMaxPartlyKnown = 1 << 14;
+inline constexpr std::int64_t kMaxPartlyKnownNumbers = 1 << 12;
+// The most parts of an input, or of a result, that are not equally certain.
+inline constexpr std::int64_t kMaxParts = 64;
 
 class Evaluation {
  public:

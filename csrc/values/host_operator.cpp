@@ -164,6 +164,9 @@ std::optional<at::Tensor> HostOperator::make_host(const Operand& operand) const 
   if (host && traits_->sorts_in_place && !writable) {
     *host = host->contiguous();
   }
+  if (host && operand.zeroed.defined()) {
+    *host = host->masked_fill(operand.zeroed, 0);
+  }
   if (host && (operand.is_ones || operand.is_left_out)) {
     host->fill_(1);
   }

@@ -31,6 +31,7 @@ struct Operand {
   // Of its least certain element, and of the most certain one, or of bytes between the elements.
   ferro_sim_certainties certainties = {FERRO_SIM_UNKNOWN, FERRO_SIM_UNKNOWN};
   at::Tensor doubts = {};    // of its elements, if some are unknown and others are not
+  at::Tensor zeroed = {};    // a mask of elements that are replaced by zeros
   bool is_ones = false;      // in place of what it is
   bool is_left_out = false;  // a number is in its place, because its results are not wanted
 };

@@ -17,7 +17,9 @@ bool is_one_of(string_view name, const string_view (&names)[n]) {
   return std::find(names, names + n, name) != names + n;
 }
 
-constexpr string_view kUnset[] = {"aten::empty", "aten::empty_strided"};
+constexpr string_view kUnset[] = {"aten::empty", "aten::empty_strided",
+                                  "aten::_empty_affine_quantized",
+                                  "aten::_empty_per_channel_affine_quantized"};
 // The last one moves weights by copies, which are evaluated themselves.
 constexpr string_view kNothing[] = {"aten::set_",
                                     "aten::resize_",

@@ -179,9 +179,13 @@ class Wrapper : public c10::OperatorKernel {
     try {
       if (sparse_ != nullptr && computes.load(std::memory_order_relaxed)) {
         sparse_(*stack, [&] { kernel_.callBoxed(op, keys, stack); });
+      } else if (traits_.kind == Kind::kUnset) {
+        kernel_.callBoxed(op, keys, stack);
+        if (computes.load(std::memory_order_relaxed) && !fills_unset()) {
+          forget_unset(stack->back().toTensor());
+        }
       } else if (!computable_ && computes.load(std::memory_order_relaxed) &&
-                 traits_.kind != Kind::kNothing && traits_.kind != Kind::kCopy &&
-                 traits_.kind != Kind::kUnset) {
+                 traits_.kind != Kind::kNothing && traits_.kind != Kind::kCopy) {
         inside.set_opaque();
         Evaluation evaluation(op, traits_);
         evaluation.begin_opaque(torch::jit::last(*stack, traits_.arguments));
@@ -330,7 +334,8 @@ std::optional<c10::KernelFunction> wrapped_kernel(const OperatorHandle& op, Disp
   if (traits.kind == Kind::kView || calls_another) {
     return std::nullopt;
   }
-  if (traits.kind == Kind::kUnset && key == DispatchKey::CUDA) {
+  if (traits.kind == Kind::kUnset && key == DispatchKey::CUDA &&
+      traits.name.starts_with("aten::empty")) {
     return traits.name == "aten::empty_strided"
                ? KernelFunction::makeFromUnboxedFunctor<false, EmptyStrided>(
                      std::make_unique<EmptyStrided>())

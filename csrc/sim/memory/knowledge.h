@@ -66,13 +66,10 @@ class Knowledge {
   // Calls `visit(begin, bytes, certainty)` for each part of the range that is not known, in order.
   template <typename Visit>
   void for_each_unsure(std::uint64_t begin, std::size_t bytes, const Visit& visit) const {
-    facts_.for_each_held(begin, bytes,
-                         [&](std::uint64_t at, std::size_t part, const Fact& fact, std::size_t) {
-                           if (fact.certainty != FERRO_SIM_KNOWN) {
-                             visit(at, part, fact.certainty);
-                           }
-                           return true;
-                         });
+    facts_.for_each_held(
+        begin, bytes, [&](std::uint64_t at, std::size_t part, const Fact& fact, std::size_t) {
+          return fact.certainty == FERRO_SIM_KNOWN || visit(at, part, fact.certainty);
+        });
   }
   // Calls `visit(begin, bytes, certainty, origin, offset)` for each part of which something was said,
   // in order, until it returns false. A plain origin is null.

@@ -142,7 +142,7 @@ def write(whole):
 def stays_apart(whole, *parts):
     """Each element of a small tensor is as sure as what it is made of."""
     largest = max(part.host.untyped_storage().nbytes() // part.host.itemsize for part in parts)
-    return max(largest, whole.host.numel()) <= 1 << 16 and parts[0].runs() <= 4000
+    return max(largest, whole.host.numel()) <= 1 << 11 and parts[0].runs() <= 16
 
 
 def forget(whole, part, sure):

@@ -40,6 +40,7 @@ FERRO_SIM_TRANSFERS std::int64_t ferro_sim_uncertain(std::uint64_t address, std:
                              static_cast<std::uint64_t>(certainty)};
           }
           ++count;
+          return true;
         });
     before += segment.bytes;
   }
