@@ -63,7 +63,8 @@ class Knowledge {
                          });
     return done == begin + bytes;
   }
-  // Calls `visit(begin, bytes, certainty)` for each part of the range that is not known, in order.
+  // Calls `visit(begin, bytes, certainty)` for each part of the range that is not known, in order,
+  // until it returns false.
   template <typename Visit>
   void for_each_unsure(std::uint64_t begin, std::size_t bytes, const Visit& visit) const {
     facts_.for_each_held(

@@ -98,6 +98,7 @@ TEST(Knowledge, AgreesWithAListOfBytes) {
                               [&](std::uint64_t at, std::size_t part, ferro_sim_certainty is) {
                                 const auto from = unsure.begin() + static_cast<std::ptrdiff_t>(at);
                                 std::fill(from, from + static_cast<std::ptrdiff_t>(part), is);
+                                return true;
                               });
     ASSERT_EQ(listed, bytes) << "after step " << step;
     ASSERT_TRUE(std::equal(
@@ -284,7 +285,7 @@ struct Doubts {
 
 void list_doubts(void* argument) {
   auto* doubts = static_cast<Doubts*>(argument);
-  EXPECT_EQ(ferro_sim_doubts(doubts->at, sizeof(Words), 4, doubts->of_words.data()), 0);
+  EXPECT_EQ(ferro_sim_doubts(doubts->at, sizeof(Words), 4, doubts->of_words.data(), kWords), 0);
   std::array<ferro_sim_origin_piece, kWords> pieces{};
   ferro_sim_origins(doubts->at, sizeof(Words), pieces.data(), kWords, &doubts->certainties);
 }
@@ -308,6 +309,12 @@ TEST_P(SimValues, DoubtsAreThoseOfTheLeastCertainByteOfEachElement) {
   EXPECT_EQ(doubts.of_words, (std::array<std::uint8_t, kWords>{2, 2, 1, 1, 2}));
   EXPECT_EQ(doubts.certainties.least, FERRO_SIM_UNKNOWN);
   EXPECT_EQ(doubts.certainties.most, FERRO_SIM_KNOWN);
+  const auto expect_too_many = [](void* argument) {
+    auto* of = static_cast<Doubts*>(argument);
+    EXPECT_EQ(ferro_sim_doubts(of->at, sizeof(Words), 4, of->of_words.data(), 2), 1);
+    EXPECT_EQ(ferro_sim_doubts(of->at, sizeof(Words), 4, of->of_words.data(), 3), 0);
+  };
+  ferro_sim_at_once(expect_too_many, &doubts);
 }
 
 TEST_P(SimValues, ReplaysForgetTheWrittenRowsOnly) {
