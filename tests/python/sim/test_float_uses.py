@@ -485,9 +485,9 @@ os._exit(os.waitpid(child, 0)[1] != 0)
 def no_sources_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_sources, "_sources", {})
     monkeypatch.setattr(_sources, "_searched", [])
-    # The tests that this process has loaded are not a part of the programs.
-    tests = str(Path(__file__).parents[2]) + "/"
-    monkeypatch.setattr(_sources, "_LIBRARIES", (*_sources._LIBRARIES, tests))
+    # The tests and benchmarks that this process has loaded are not a part of the programs.
+    checkout = str(Path(__file__).parents[3]) + "/"
+    monkeypatch.setattr(_sources, "_LIBRARIES", (*_sources._LIBRARIES, checkout))
 
 
 @pytest.fixture
