@@ -161,8 +161,11 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     if (traits->by_element) {
       keep_elements_apart();
     }
+    // Training computes with many tensors of numbers, and no size depends on parts of these.
+    const bool by_element = traits->works_by_element && (agrees || traits->kind == Kind::kCopy ||
+                                                         input_elements <= kMaxComputedParts);
     in_part = computable && certainty == FERRO_SIM_UNKNOWN && !is_assumed &&
-              (traits->works_by_element || traits->moves) && find_parts();
+              (by_element || traits->moves) && find_parts();
     computable =
         computable && (certainty != FERRO_SIM_UNKNOWN || takes_unknown || tells_lows || in_part);
     for (Operand& operand : operands) {

@@ -31,6 +31,8 @@ inline constexpr std::int64_t kMaxUnknownNumbers = 32;
 // which sizes seldom depend.
 inline constexpr std::int64_t kMaxPartlyKnown = 1 << 14;
 inline constexpr std::int64_t kMaxPartlyKnownNumbers = 1 << 12;
+// The same for arithmetic with floating-point numbers.
+inline constexpr std::int64_t kMaxComputedParts = 128;
 // The most parts of an input, or of a result, that are not equally certain.
 inline constexpr std::int64_t kMaxParts = 64;
 
