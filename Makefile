@@ -34,7 +34,7 @@ test: build
 	@$(PY) tools/test.py $(if $(AGAIN),--again)
 
 # Begins with the parts of `make test`. MINUTES=40: then as many of the others as fit.
-test-all: build
+test-all: $(if $(filter list,$(PARTS)),setup,build)
 	@$(PY) tools/test.py $(if $(AGAIN),--again) $(if $(MINUTES),--minutes $(MINUTES)) \
 	  $(if $(filter list,$(PARTS)),--list,$(if $(PARTS),--parts $(PARTS),--all))
 
