@@ -219,24 +219,18 @@ FERRO_SIM_CONTROL int ferro_sim_doubts(uint64_t address, size_t bytes, size_t el
     return -1;
   }
   std::fill_n(doubts, bytes / element_bytes, uint8_t{0});
-  std::size_t before = 0;
   std::size_t parts = 0;
-  for (const auto& segment : segments) {
-    segment.memory->knowledge().for_each_unsure(
-        segment.offset, segment.bytes,
-        [&](std::size_t at, std::size_t part, ferro_sim_certainty certainty) {
-          if (++parts > most) {
-            return false;
-          }
-          const std::size_t begin = before + (at - segment.offset);
-          const auto doubt = static_cast<uint8_t>(FERRO_SIM_KNOWN - certainty);
-          for (std::size_t i = begin / element_bytes; i * element_bytes < begin + part; ++i) {
-            doubts[i] = std::max(doubts[i], doubt);
-          }
-          return true;
-        });
-    before += segment.bytes;
-  }
+  ferro::sim::for_each_unsure(
+      segments, [&](std::size_t begin, std::size_t part, ferro_sim_certainty certainty) {
+        if (++parts > most) {
+          return false;
+        }
+        const auto doubt = static_cast<uint8_t>(FERRO_SIM_KNOWN - certainty);
+        for (std::size_t i = begin / element_bytes; i * element_bytes < begin + part; ++i) {
+          doubts[i] = std::max(doubts[i], doubt);
+        }
+        return true;
+      });
   return parts > most ? 1 : 0;
 }
 

@@ -161,19 +161,17 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     if (traits->by_element) {
       keep_elements_apart();
     }
-    // Training computes with many tensors of numbers, and no size depends on parts of these.
-    const bool by_element = traits->works_by_element && (agrees || traits->kind == Kind::kCopy ||
-                                                         input_elements <= kMaxComputedParts);
     in_part = computable && certainty == FERRO_SIM_UNKNOWN && !is_assumed &&
-              (by_element || traits->moves) && find_parts();
+              may_be_known_in_part() && find_parts();
     computable =
         computable && (certainty != FERRO_SIM_UNKNOWN || takes_unknown || tells_lows || in_part);
     for (Operand& operand : operands) {
       operand.is_ones = operand.is_ones && tells_lows;
       if (computable && operand.is_input && !operand.is_ones && !operand.is_left_out) {
+        const bool assumes = is_assumed && !lows;
         const bool any_known = operand.certainties.most != FERRO_SIM_UNKNOWN;
-        operand.taken = is_assumed && !lows && !any_known ? operand.at.zeros() : operand.at.take();
-        if (is_assumed && !lows && any_known) {
+        operand.taken = assumes && !any_known ? operand.at.zeros() : operand.at.take();
+        if (assumes && any_known) {
           assume_finite(operand);
         }
         computable = operand.taken.has_value();
@@ -327,9 +325,6 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
   // Whether elements of the results may be known although others are unknown. Notes the doubts of the
   // inputs.
   bool find_parts() {
-    if (input_elements > max_in_part()) {
-      return false;
-    }
     ferro_sim_certainty moved = FERRO_SIM_UNKNOWN;
     for (Operand& operand : operands) {
       if (!operand.is_input) {
@@ -364,6 +359,12 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
   }
 
   std::int64_t max_in_part() const { return agrees ? kMaxPartlyKnown : kMaxPartlyKnownNumbers; }
+  bool may_be_known_in_part() const {
+    // Training computes with many tensors of numbers, and no size depends on parts of these.
+    const bool computes = !traits->moves && traits->kind != Kind::kCopy && !agrees;
+    return (traits->moves || traits->works_by_element) &&
+           input_elements <= (computes ? kMaxComputedParts : max_in_part());
+  }
 
   // Gives the results doubts. False: all of their elements are unknown.
   bool find_doubts() {

@@ -122,8 +122,8 @@ class PageStore {
   // first limit too, that one counts.
   void set_rejection_limit(std::size_t bytes) FERRO_EXCLUDES(mutex_);
   // Applies to later creations.
-  std::size_t headroom() const FERRO_EXCLUDES(mutex_);
   void set_headroom(std::size_t bytes) FERRO_EXCLUDES(mutex_);
+  std::size_t headroom() const FERRO_EXCLUDES(mutex_);
   // Pages beyond a lowered limit stay until they are trimmed.
   void set_limit(std::size_t bytes) FERRO_EXCLUDES(mutex_);
   std::size_t limit() const FERRO_EXCLUDES(mutex_);

@@ -30,20 +30,14 @@ FERRO_SIM_TRANSFERS std::int64_t ferro_sim_uncertain(std::uint64_t address, std:
     return -1;
   }
   std::size_t count = 0;
-  std::size_t before = 0;
-  for (const Segment& segment : segments) {
-    segment.memory->knowledge().for_each_unsure(
-        segment.offset, segment.bytes,
-        [&](std::uint64_t begin, std::size_t part, ferro_sim_certainty certainty) {
-          if (count < room) {
-            ranges[count] = {before + (begin - segment.offset), part,
-                             static_cast<std::uint64_t>(certainty)};
-          }
-          ++count;
-          return true;
-        });
-    before += segment.bytes;
-  }
+  for_each_unsure(segments,
+                  [&](std::size_t begin, std::size_t part, ferro_sim_certainty certainty) {
+                    if (count < room) {
+                      ranges[count] = {begin, part, static_cast<std::uint64_t>(certainty)};
+                    }
+                    ++count;
+                    return true;
+                  });
   return static_cast<std::int64_t>(count);
 }
 
