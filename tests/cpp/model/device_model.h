@@ -21,6 +21,7 @@
 #include "support/decoding.h"
 #include "support/faulty_api.h"
 #include "support/instructions.h"
+#include "support/sleep_filters.h"
 #include "support/traffic.h"
 
 #include <algorithm>

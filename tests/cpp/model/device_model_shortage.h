@@ -118,15 +118,15 @@ inline void DeviceModel::check_failure(const Allocate& request, const OutOfMemor
   }
 }
 
-// All memory sleeps or some of it, and wakes in one step or two. No stream gets work meanwhile. Limits and headroom may keep sleeping memory from waking.
+// All memory sleeps or some of it, and wakes in one step or two. No stream gets work meanwhile.
+// Limits and headroom may keep sleeping memory from waking.
 inline void DeviceModel::operator()(const Nap&) {
   const OnShortage relief = std::exchange(on_shortage_, {Relief::kNone, 0, kBlockAlignment});
   device_->store().set_limit(PageStore::kNoLimit);
   device_->store().set_rejection_limit(PageStore::kNoLimit);
   device_->store().set_headroom(0);
   rejection_limit_before_ = PageStore::kNoLimit;
-  const SleepFilter all{[](const SleepFilter::InUse&) { return true; },
-                        [](const PoolId&) { return true; }};
+  const SleepFilter all = all_memory();
   const auto of_default = [](const PoolId& pool) { return pool == kDefaultPool; };
   const SleepFilter some[] = {
       all,
@@ -150,7 +150,8 @@ inline void DeviceModel::operator()(const Nap&) {
            "sleeping memory is released");
   });
   if (!live_.empty()) {
-    // Nobody reads it, because it may be asleep. What waits for other streams cannot wake.
+    // A block without a tag is not read: it may be asleep. A block that other streams use would stay
+    // asleep until their work is over.
     const auto freed = nth_live(steps_);
     if (freed->second.uses.empty() && freed->second.last_work == nullptr) {
       freed->second.tag = 0;

@@ -1,6 +1,7 @@
 // Pools, caches, counters and the steady state of a device's memory.
 #include "ferro/driver/error.h"
 #include "support/device_fixture.h"
+#include "support/sleep_filters.h"
 
 #include <gtest/gtest.h>
 
@@ -18,6 +19,16 @@ using testing::SimGpu;
 class DeviceMemoryTest : public testing::DeviceFixture {
  protected:
   std::size_t segment_count(const PoolId& pool) { return device_->report().segments(&pool).size(); }
+  // A second mapping of a block of one page, as another process has.
+  DevicePtr import_page(DevicePtr ptr) {
+    SharedRange shared;
+    EXPECT_EQ(device_->export_block(*addresses_.find(ptr), ptr, &shared), ExportResult::kOk);
+    ForeignHandles handles(device_->driver());
+    handles.import(ForeignKind::kDescriptor, &shared.units[0].descriptor, kPageBytes);
+    const DevicePtr opened = device_->imports().open(handles);
+    EXPECT_NE(opened, kNull);
+    return opened;
+  }
 };
 
 TEST_F(DeviceMemoryTest, AnUnusedDeviceIsUntouched) {
@@ -369,14 +380,7 @@ TEST_F(DeviceMemoryTest, PagesOfPrivatePoolsAreCountedByPool) {
 }
 
 TEST_F(DeviceMemoryTest, MemoryClosedDuringACaptureIsReleasedWithTheCache) {
-  const DevicePtr ptr = allocate(kPageBytes);
-  Span& span = *addresses_.find(ptr);
-  SharedRange shared;
-  ASSERT_EQ(device_->export_block(span, ptr, &shared), ExportResult::kOk);
-  ForeignHandles handles(device_->driver());
-  handles.import(ForeignKind::kDescriptor, &shared.units[0].descriptor, kPageBytes);
-  const DevicePtr opened = device_->imports().open(handles);
-  ASSERT_NE(opened, kNull);
+  const DevicePtr opened = import_page(allocate(kPageBytes));
   device_->set_captures(1);
   device_->imports().close(opened);
   EXPECT_EQ(device_->imports().count(), 1U);
@@ -388,8 +392,7 @@ TEST_F(DeviceMemoryTest, MemoryClosedDuringACaptureIsReleasedWithTheCache) {
 TEST_F(DeviceMemoryTest, AReleasedPoolKeepsNoAddressesOfMemoryThatWasAsleep) {
   device_->pools().hold(kGraphPool);
   const DevicePtr ptr = allocate(kPageBytes, stream_, kGraphPool);
-  const SleepFilter all{[](const SleepFilter::InUse&) { return true; },
-                        [](const PoolId&) { return true; }};
+  const SleepFilter all = testing::all_memory();
   ASSERT_EQ(device_->sleep(all, Sleeper::Contents::kKeep, Sleeper::Want::kAll).bytes, kPageBytes);
   free(ptr);
   EXPECT_TRUE(device_->pools().release(kGraphPool));
@@ -401,8 +404,7 @@ TEST_F(DeviceMemoryTest, AReleasedPoolKeepsNoAddressesOfMemoryThatWasAsleep) {
 TEST_F(DeviceMemoryTest, AFailureDoesNotCountMemoryThatIsAsleep) {
   const DevicePtr asleep = allocate(3 * kPageBytes);
   const DevicePtr freed = allocate(2 * kPageBytes);
-  const SleepFilter all{[](const SleepFilter::InUse&) { return true; },
-                        [](const PoolId&) { return true; }};
+  const SleepFilter all = testing::all_memory();
   ASSERT_EQ(device_->sleep(all, Sleeper::Contents::kKeep, Sleeper::Want::kAll).bytes,
             5 * kPageBytes);
   free(freed);
@@ -419,13 +421,7 @@ TEST_F(DeviceMemoryTest, AFailureDoesNotCountMemoryThatIsAsleep) {
 
 // The driver keeps the memory of a freed block while another mapping is open.
 TEST_F(DeviceMemoryTest, MemoryClosedDuringACaptureServesARequestThatNeedsIt) {
-  const DevicePtr ptr = allocate(kPageBytes);
-  SharedRange shared;
-  ASSERT_EQ(device_->export_block(*addresses_.find(ptr), ptr, &shared), ExportResult::kOk);
-  ForeignHandles handles(device_->driver());
-  handles.import(ForeignKind::kDescriptor, &shared.units[0].descriptor, kPageBytes);
-  const DevicePtr opened = device_->imports().open(handles);
-  ASSERT_NE(opened, kNull);
+  const DevicePtr opened = import_page(allocate(kPageBytes));
   device_->set_captures(1);
   device_->imports().close(opened);
   device_->set_captures(0);
