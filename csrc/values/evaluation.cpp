@@ -14,9 +14,9 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
-#include <deque>
 #include <memory>
 #include <utility>
+#include <vector>
 
 namespace ferro::values {
 
@@ -49,7 +49,6 @@ struct Facts {
   bool takes_unknown = false;
   bool taken = false;  // `take` has run
   bool ran = false;
-  bool given = false;                               // `give` has
   ferro_sim_certainty certainty = FERRO_SIM_KNOWN;  // of the inputs, and so of the results
   bool value_if_known = false;                      // or drawn
   bool value_if_unknown = false;
@@ -194,7 +193,6 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
   }
 
   void give() {
-    given = true;
     in_part = in_part && computable && value_if_known && find_doubts();
     const bool has_values = ran || (computable && has_value_if_taken() && Recipe::make_room());
     if (!has_values && certainty == FERRO_SIM_UNKNOWN && origin.has_lows != 0) {
@@ -212,7 +210,7 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
       }
     }
     // Made before the first one is held: shared memory computes it at once, and then all of them.
-    std::deque<ValueRef> made;
+    std::vector<ValueRef> made;
     const auto is_made_first = [&](const Result& result) {
       return !is_left_out(result.slot) && result.slot.layout.can_hold();
     };
@@ -239,15 +237,6 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
       draw(results.back().slot);
     }
     drop_inputs();
-  }
-
-  // Both, unless the results get values.
-  void take_and_give() {
-    take();
-    if (!has_value_if_taken()) {
-      computable = false;
-      give();
-    }
   }
 
   // In a capture: the kernels run in replays, where their values are not computed.
@@ -529,12 +518,6 @@ void call_job(void* held) {
   ((*job).*act)();
 }
 
-// For a call that does not outlive the caller's reference.
-template <void (Evaluation::Job::*act)()>
-void call_job_in_place(void* job) {
-  (static_cast<Evaluation::Job*>(job)->*act)();
-}
-
 // Visits the tensors of an argument or result, with their places in a list.
 template <typename Visit>
 void for_each_tensor(const c10::IValue& value, const Visit& visit) {
@@ -685,7 +668,16 @@ void Evaluation::find_operands(Arguments arguments) {
                            (!of_numbers || traits_.tests || traits_.kind == Kind::kDataSized)));
 }
 
-void Evaluation::begin(Arguments arguments) {
+void Evaluation::keep(Arguments arguments, Lifetime lifetime) {
+  if (lifetime == Lifetime::kOfCaller) {
+    kept_ = arguments;
+  } else {
+    owned_.assign(arguments.begin(), arguments.end());
+    kept_ = owned_;
+  }
+}
+
+void Evaluation::begin(Arguments arguments, Lifetime lifetime) {
   if (traits_.kind == Kind::kCopy && is_moved_by_driver(arguments)) {
     nothing_to_do_ = true;
     return;
@@ -715,7 +707,7 @@ void Evaluation::begin(Arguments arguments) {
       (traits_.written.empty() || arguments[0].isTensor())) {
     takes_late_ = true;
     if (job_->computable || !traits_.written.empty()) {
-      keep(arguments);
+      keep(arguments, lifetime);
     }
     return;
   }
@@ -737,7 +729,7 @@ void Evaluation::begin(Arguments arguments) {
     begin_sized(arguments);
   }
   if (job_->computable || !traits_.written.empty()) {
-    keep(arguments);
+    keep(arguments, lifetime);
   }
 }
 
@@ -765,13 +757,17 @@ void Evaluation::end(Stack& stack) {
     gpu().end_answer();
     answering_ = false;
   }
+  if (!nothing_to_do_ && job_->ran) {
+    fit_results(stack);
+  }
+  end(torch::jit::last(stack, traits_.returns));
+}
+
+void Evaluation::end(Arguments results) {
   if (nothing_to_do_) {
     return;
   }
-  if (job_->ran) {
-    fit_results(stack);
-  }
-  collect_results(stack);
+  collect_results(results);
   if (job_->results.empty()) {
     return;
   }
@@ -779,10 +775,7 @@ void Evaluation::end(Stack& stack) {
   if (takes_late_ && take_late()) {
     return;
   }
-  if (job_->computable) {
-    const bool in_vain = job_->taken && !job_->has_value_if_taken();  // known in eager time
-    job_->computable = !in_vain && job_->host.take_arguments(kept_, job_->operands);
-  }
+  take_arguments();
   is_given_ = true;
   if (!submit(call_job<&Job::give>)) {
     job_->device = device_;
@@ -791,7 +784,7 @@ void Evaluation::end(Stack& stack) {
   }
 }
 
-void Evaluation::forget(const Stack& stack) {
+void Evaluation::forget(Arguments results) {
   make_job();
   find_operands(kept_);
   if (device_ < 0) {
@@ -826,7 +819,7 @@ void Evaluation::forget(const Stack& stack) {
   }
   for (std::size_t i = 0; i < traits_.returns; ++i) {
     if (!traits_.return_is_argument[i]) {
-      add(stack[stack.size() - traits_.returns + i], false);
+      add(results[i], false);
     }
   }
   job_->computable = false;
@@ -836,7 +829,7 @@ void Evaluation::forget(const Stack& stack) {
   }
 }
 
-void Evaluation::collect_results(const Stack& stack) {
+void Evaluation::collect_results(Arguments results) {
   const auto add = [&](const c10::IValue& value, bool of_argument, std::size_t place, bool keeps) {
     for_each_tensor(value, [&](const at::Tensor& tensor, std::size_t i) {
       Job::Result& result = job_->results.emplace_back();
@@ -857,10 +850,9 @@ void Evaluation::collect_results(const Stack& stack) {
     // An argument that is only overwritten has no contents to keep.
     add(kept_[place], true, place, !traits_.overwrites(place));
   }
-  const std::size_t first = stack.size() - traits_.returns;
   for (std::size_t i = 0; i < traits_.returns; ++i) {
     if (!traits_.return_is_argument[i]) {
-      add(stack[first + i], false, i, false);
+      add(results[i], false, i, false);
     }
   }
 }
@@ -883,11 +875,23 @@ void Evaluation::choose() {
                                                       : most(kMaxUnknownNumbers) && !job.positions);
 }
 
+void Evaluation::take_arguments() {
+  if (job_->computable) {
+    const bool in_vain = job_->taken && !job_->has_value_if_taken();  // known in eager time
+    job_->computable = !in_vain && job_->host.take_arguments(kept_, job_->operands);
+  }
+}
+
 bool Evaluation::take_late() {
-  switch (gpu().in_order_if_eager(device_, stream_, call_job_in_place<&Job::take_and_give>,
-                                  job_.get())) {
+  const auto take_and_give = [](void* self) {
+    auto& evaluation = *static_cast<Evaluation*>(self);
+    evaluation.job_->take();
+    evaluation.take_arguments();
+    evaluation.job_->give();
+  };
+  switch (gpu().in_order_if_eager(device_, stream_, take_and_give, this)) {
     case 0:
-      return job_->given;
+      return true;
     case 2:
       takes_ = submit(call_job<&Job::take>);
       break;

@@ -45,39 +45,46 @@ class Evaluation {
   Evaluation(const Evaluation&) = delete;
   Evaluation& operator=(const Evaluation&) = delete;
 
+  // How long the arguments are valid: as long as this object, or until the GPU's operator takes them.
+  enum class Lifetime : std::uint8_t { kOfCaller, kUntilTaken };
   // Called before the GPU's operator: takes the inputs, unless `end` does. If sizes depend on them,
   // computes now, and the driver returns the size to the operator.
-  void begin(Arguments arguments);
+  void begin(Arguments arguments, Lifetime lifetime = Lifetime::kUntilTaken);
   // Called after it. `stack` ends with its results; one may be replaced by a tensor of the right
   // size.
   void end(torch::jit::Stack& stack);
+  // The same, if their sizes do not depend on values.
+  void end(Arguments results);
   // Both are called instead: the results, and the parts of sparse ones, may become unknown.
-  void begin_opaque(Arguments arguments) { keep(arguments); }
-  void forget(const torch::jit::Stack& stack);
+  void begin_opaque(Arguments arguments) { keep(arguments, Lifetime::kUntilTaken); }
+  void forget(Arguments results);
 
   struct Job;
 
  private:
   void make_job();
-  // For what follows the GPU's operator, which drops its arguments.
-  void keep(Arguments arguments) { kept_.assign(arguments.begin(), arguments.end()); }
+  // For what follows the GPU's operator.
+  void keep(Arguments arguments, Lifetime lifetime);
   static bool is_moved_by_driver(Arguments arguments);
   // By a kernel, given that the driver does not move it.
   bool copies_between_cards(Arguments arguments) const;
   void find_operands(Arguments arguments);
   // Whether the results get values, given whether the inputs are known.
   void choose();
-  // True: the results are given too, because they get no values.
+  // For values of the results.
+  void take_arguments();
+  // True: in eager time, and the results are given too.
   bool take_late();
   void begin_sized(Arguments arguments);
-  void collect_results(const torch::jit::Stack& stack);
+  void collect_results(Arguments results);
   void fit_results(torch::jit::Stack& stack);
   // False: the stream is being captured.
   bool submit(void (*function)(void*));
 
   const c10::OperatorHandle& op_;
   const OperatorTraits& traits_;
-  c10::SmallVector<c10::IValue, 8> kept_;  // the arguments, if they are needed after it
+  Arguments kept_;  // the arguments, if they are needed after it
+  c10::SmallVector<c10::IValue, 8> owned_;
   int device_ = -1;
   void* stream_ = nullptr;
   bool nothing_to_do_ = false;

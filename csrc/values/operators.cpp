@@ -2,8 +2,11 @@
 
 #include "values/attention_operators.h"
 #include "values/blocks.h"
+#include "values/direct_kernels.h"
+#include "values/evaluated_call.h"
 #include "values/evaluation.h"
 #include "values/gpu.h"
+#include "values/in_operator.h"
 #include "values/places.h"
 #include "values/quantized_operators.h"
 #include "values/sparse_operators.h"
@@ -31,109 +34,6 @@ using c10::OperatorHandle;
 using torch::jit::Stack;
 
 std::atomic<bool> any_unseen = false;
-// Read at each call: a process that forks wraps the operators once, and each child decides.
-std::atomic<bool> computes = true;
-void wrap_unseen();
-
-// While it exists, the thread's kernels count as an operator's, and so do the results of kernels that
-// it reads back.
-class InOperator {
- public:
-  InOperator(const OperatorTraits& traits, const Stack& stack)
-      : traits_(traits),
-        stack_(stack),
-        outer_(innermost_),
-        counts_(*gpu().counts()),
-        launched_before_(counts_.launches) {
-    innermost_ = this;
-    ++counts_.operators;
-    if (outer_ != nullptr && outer_->is_opaque_ && has_size() &&
-        outer_->own_launches(launched_before_) > 0) {
-      outer_->read_result_ = true;
-    }
-  }
-  ~InOperator() {
-    innermost_ = outer_;
-    --counts_.operators;
-    if (outer_ != nullptr) {
-      outer_->launched_within_ += counts_.launches - launched_before_;
-    }
-    if (std::uncaught_exceptions() == exceptions_ && traits_.kind != Kind::kElsewhere) {
-      for (const std::uint64_t number : failed_requests_) {
-        note_done_without(number, traits_.name);
-      }
-    } else if (outer_ != nullptr) {
-      outer_->failed_requests_.insert(outer_->failed_requests_.end(), failed_requests_.begin(),
-                                      failed_requests_.end());
-    }
-    if (read_result_ && computes.load(std::memory_order_relaxed)) {
-      note_read(traits_.name, Learned::kSize);
-    }
-  }
-  InOperator(const InOperator&) = delete;
-  InOperator& operator=(const InOperator&) = delete;
-
-  // A request for memory failed in this thread. If the operator ends without an exception all the
-  // same, it did without that memory.
-  static void add_failed_request(std::uint64_t number) {
-    if (innermost_ != nullptr) {
-      innermost_->failed_requests_.push_back(number);
-    }
-  }
-
-  // What its own kernels compute is unknown: the sizes that it reads after them are too.
-  void set_opaque() { is_opaque_ = true; }
-  // Whether it launched kernels itself so far, and not only by other operators.
-  bool has_own_kernels() const { return own_launches(counts_.launches) > 0; }
-  // Copies of the thread to the host that ended, by their least certain byte.
-  std::uint64_t reads(ferro_sim_certainty least) const {
-    return std::atomic_ref(counts_.reads[least]).load(std::memory_order_relaxed);
-  }
-  std::uint64_t transfers() const { return counts_.transfers; }
-
-  // Whether the thread's innermost operator reads back the result of a kernel, and not an argument.
-  static int reads_result(std::uint64_t address) {
-    return innermost_ != nullptr && innermost_->reads_result_at(address) ? 1 : 0;
-  }
-
- private:
-  bool has_size() const { return traits_.kind == Kind::kReads || traits_.kind == Kind::kDataSized; }
-  std::uint64_t own_launches(std::uint64_t launched) const {
-    return launched - launched_before_ - launched_within_;
-  }
-  bool reads_result_at(std::uint64_t address) {
-    const bool moves = traits_.kind == Kind::kReads || traits_.kind == Kind::kCopy ||
-                       traits_.kind == Kind::kTransfer;
-    if (moves || stack_.size() < traits_.arguments) {
-      return false;
-    }
-    const auto is_there = [&](const c10::IValue& argument) {
-      if (!argument.isTensor() || !argument.toTensor().has_storage()) {
-        return false;
-      }
-      const c10::Storage& storage = argument.toTensor().storage();
-      const auto begin = reinterpret_cast<std::uint64_t>(storage.data());
-      return begin <= address && address < begin + storage.nbytes();
-    };
-    const bool is_result = std::none_of(
-        stack_.end() - static_cast<std::ptrdiff_t>(traits_.arguments), stack_.end(), is_there);
-    read_result_ = read_result_ || is_result;
-    return is_result;
-  }
-
-  static thread_local InOperator* innermost_;
-  const OperatorTraits& traits_;
-  const Stack& stack_;
-  InOperator* const outer_;
-  ferro_sim_thread_counts& counts_;
-  const std::uint64_t launched_before_;
-  std::uint64_t launched_within_ = 0;  // by operators within it
-  const int exceptions_ = std::uncaught_exceptions();
-  std::vector<std::uint64_t> failed_requests_;
-  bool is_opaque_ = false;
-  bool read_result_ = false;
-};
-thread_local InOperator* InOperator::innermost_ = nullptr;
 
 // While it exists, what the thread's operator reads back is zero, and searches find the first element.
 // Its results are computed without that, or unknown.
@@ -171,47 +71,41 @@ class Wrapper : public c10::OperatorKernel {
         sparse_(key == DispatchKey::SparseCUDA ? sparse_evaluation(traits_.name) : nullptr) {}
 
   void operator()(const OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
-    if (any_unseen.load(std::memory_order_relaxed)) {
-      wrap_unseen();
-    }
+    wrap_new_operators();
     InOperator inside(traits_, *stack);
     const Found found(traits_);
     try {
-      if (sparse_ != nullptr && computes.load(std::memory_order_relaxed)) {
+      if (sparse_ != nullptr && computes_values.load(std::memory_order_relaxed)) {
         sparse_(*stack, [&] { kernel_.callBoxed(op, keys, stack); });
       } else if (traits_.kind == Kind::kUnset) {
         kernel_.callBoxed(op, keys, stack);
-        if (computes.load(std::memory_order_relaxed) && !fills_unset()) {
+        if (computes_values.load(std::memory_order_relaxed) && !fills_unset()) {
           forget_unset(stack->back().toTensor());
         }
-      } else if (!computable_ && computes.load(std::memory_order_relaxed) &&
+      } else if (!computable_ && computes_values.load(std::memory_order_relaxed) &&
                  traits_.kind != Kind::kNothing && traits_.kind != Kind::kCopy) {
         inside.set_opaque();
         Evaluation evaluation(op, traits_);
         evaluation.begin_opaque(torch::jit::last(*stack, traits_.arguments));
         kernel_.callBoxed(op, keys, stack);
         if (inside.has_own_kernels()) {
-          evaluation.forget(*stack);
+          evaluation.forget(torch::jit::last(*stack, traits_.returns));
         }
-      } else if (!computable_ || !computes.load(std::memory_order_relaxed) ||
+      } else if (!computable_ || !computes_values.load(std::memory_order_relaxed) ||
                  traits_.kind == Kind::kNothing) {
-        if (traits_.resizes && computable_ && computes.load(std::memory_order_relaxed)) {
+        if (traits_.resizes && computable_ && computes_values.load(std::memory_order_relaxed)) {
           resize(op, keys, stack);
         } else {
           kernel_.callBoxed(op, keys, stack);
         }
       } else if (traits_.kind == Kind::kReads || traits_.kind == Kind::kCopy) {
-        const std::uint64_t unknown = inside.reads(FERRO_SIM_UNKNOWN);
-        const std::uint64_t drawn = inside.reads(FERRO_SIM_DRAWN);
+        const Reads before(inside);
         evaluate(op, keys, stack, inside);
-        const bool read_unknown = inside.reads(FERRO_SIM_UNKNOWN) != unknown;
-        if (read_unknown || inside.reads(FERRO_SIM_DRAWN) != drawn) {
-          const Learned learned = learned_from(*stack);
-          note_read(traits_.name, read_unknown ? learned : std::min(learned, Learned::kDrawn));
-        }
+        before.note(inside, traits_, torch::jit::last(*stack, traits_.returns));
       } else {
         evaluate(op, keys, stack, inside);
       }
+      inside.set_ended();
     } catch (const std::exception& error) {
       note_failure(traits_.name, error.what());
       throw;
@@ -219,18 +113,6 @@ class Wrapper : public c10::OperatorKernel {
   }
 
  private:
-  // `stack` ends with the results of a read: a number, or the tensor that was copied to.
-  Learned learned_from(const Stack& stack) const {
-    if (traits_.returns == 0) {
-      return Learned::kInteger;  // copies of lists
-    }
-    const c10::IValue& result = stack.back();
-    const bool is_float = result.isTensor()
-                              ? !at::isIntegralType(result.toTensor().scalar_type(), true)
-                              : !result.isInt() && !result.isBool();
-    return is_float && !uses_as_integers() ? Learned::kFloat : Learned::kInteger;
-  }
-
   void evaluate(const OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack,
                 const InOperator& inside) {
     if (traits_.kind == Kind::kReads) {
@@ -313,7 +195,7 @@ class Unset : public c10::OperatorKernel {
  public:
   at::Tensor operator()(Arguments... arguments) {
     at::Tensor result = function(arguments...);
-    if (computes.load(std::memory_order_relaxed) && !fills_unset()) {
+    if (computes_values.load(std::memory_order_relaxed) && !fills_unset()) {
       forget_unset(result);
     }
     return result;
@@ -327,7 +209,7 @@ using EmptyStrided = Unset<&at::native::empty_strided_cuda, at::IntArrayRef, at:
                            std::optional<at::Device>, std::optional<bool>>;
 
 // None: the operator's own kernel stays.
-std::optional<c10::KernelFunction> wrapped_kernel(const OperatorHandle& op, DispatchKey key) {
+std::optional<WrappedKernel> wrapped_kernel(const OperatorHandle& op, DispatchKey key) {
   using c10::KernelFunction;
   OperatorTraits traits = traits_of(op);
   const bool calls_another = traits.name == "aten::zero_" && key == DispatchKey::CUDA;  // fill_
@@ -336,13 +218,19 @@ std::optional<c10::KernelFunction> wrapped_kernel(const OperatorHandle& op, Disp
   }
   if (traits.kind == Kind::kUnset && key == DispatchKey::CUDA &&
       traits.name.starts_with("aten::empty")) {
-    return traits.name == "aten::empty_strided"
-               ? KernelFunction::makeFromUnboxedFunctor<false, EmptyStrided>(
-                     std::make_unique<EmptyStrided>())
-               : KernelFunction::makeFromUnboxedFunctor<false, Empty>(std::make_unique<Empty>());
+    return WrappedKernel{
+        traits.name == "aten::empty_strided"
+            ? KernelFunction::makeFromUnboxedFunctor<false, EmptyStrided>(
+                  std::make_unique<EmptyStrided>())
+            : KernelFunction::makeFromUnboxedFunctor<false, Empty>(std::make_unique<Empty>())};
   }
-  return KernelFunction::makeFromBoxedFunctor(
-      std::make_unique<Wrapper>(op.getComputedKernelForDispatchKey(key), std::move(traits), key));
+  if (key == DispatchKey::CUDA) {
+    if (std::optional<WrappedKernel> direct = direct_kernel(op, traits)) {
+      return direct;
+    }
+  }
+  return WrappedKernel{KernelFunction::makeFromBoxedFunctor(
+      std::make_unique<Wrapper>(op.getComputedKernelForDispatchKey(key), std::move(traits), key))};
 }
 
 class Silent : public c10::WarningHandler {
@@ -367,12 +255,13 @@ void wrap_unseen() {
       if (!op || !has_kernel(*op, key)) {
         continue;
       }
-      std::optional<c10::KernelFunction> kernel = wrapped_kernel(*op, key);
+      std::optional<WrappedKernel> kernel = wrapped_kernel(*op, key);
       if (!kernel) {
         continue;
       }
-      auto handle = dispatcher.registerImpl(name, key, *std::move(kernel), std::nullopt, nullptr,
-                                            "values of the simulated GPU");
+      auto handle =
+          dispatcher.registerImpl(name, key, std::move(kernel->function), kernel->signature,
+                                  nullptr, "values of the simulated GPU");
       const std::lock_guard lock(w.mutex);
       w.handles.push_back(std::move(handle));
     }
@@ -393,6 +282,31 @@ constexpr ferro_sim_outside_observer kOutsideObserver = {
 
 }  // namespace
 
+void wrap_new_operators() {
+  if (any_unseen.load(std::memory_order_relaxed)) {
+    wrap_unseen();
+  }
+}
+
+Reads::Reads(const InOperator& inside)
+    : unknown_(inside.reads(FERRO_SIM_UNKNOWN)), drawn_(inside.reads(FERRO_SIM_DRAWN)) {}
+
+void Reads::note(const InOperator& inside, const OperatorTraits& traits,
+                 c10::ArrayRef<c10::IValue> results) const {
+  const bool unknown = inside.reads(FERRO_SIM_UNKNOWN) != unknown_;
+  if (!unknown && inside.reads(FERRO_SIM_DRAWN) == drawn_) {
+    return;
+  }
+  const auto is_float = [](const c10::IValue& result) {
+    return result.isTensor() ? !at::isIntegralType(result.toTensor().scalar_type(), true)
+                             : !result.isInt() && !result.isBool();
+  };
+  // Copies of lists return nothing.
+  const bool learns_float = !results.empty() && is_float(results.back()) && !uses_as_integers();
+  const Learned learned = learns_float ? Learned::kFloat : Learned::kInteger;
+  note_read(traits.name, unknown ? learned : std::min(learned, Learned::kDrawn));
+}
+
 void note_own_launches(int change) {
   gpu().counts()->noting += static_cast<std::uint64_t>(static_cast<std::int64_t>(change));
 }
@@ -401,7 +315,7 @@ void note_failed_request(std::uint64_t number) { InOperator::add_failed_request(
 
 void install(bool compute) {
   find_gpu();
-  computes.store(compute, std::memory_order_relaxed);
+  computes_values.store(compute, std::memory_order_relaxed);
   gpu().observe_outside(compute ? &kOutsideObserver : nullptr);
   static bool is_installed = false;
   if (is_installed) {

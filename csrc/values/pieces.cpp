@@ -59,19 +59,18 @@ bool Pieces::take_few(std::uint64_t address, std::size_t bytes, std::size_t leas
 
 bool Pieces::add(std::uint64_t address, std::size_t bytes, std::size_t most_parts) {
   const std::size_t before = pieces_.size();
-  std::size_t room = 4;
-  while (true) {
-    pieces_.resize(before + room);
-    const std::int64_t count =
-        gpu().take_pieces(address, bytes, pieces_.data() + before, room, most_parts);
-    const auto found = static_cast<std::size_t>(count < 0 ? 0 : count);
-    if (found <= room) {
-      pieces_.resize(before + found);
-      return count >= 0;
-    }
-    pieces_.resize(before);
-    room = found;
+  ferro_sim_piece few[4];
+  std::int64_t count = gpu().take_pieces(address, bytes, few, std::size(few), most_parts);
+  auto found = static_cast<std::size_t>(std::max<std::int64_t>(count, 0));
+  if (found <= std::size(few)) {
+    pieces_.append(few, few + found);
+    return count >= 0;
   }
+  // Nobody else takes pieces meanwhile, so there are as many.
+  pieces_.resize(before + found);
+  count = gpu().take_pieces(address, bytes, pieces_.data() + before, found, most_parts);
+  pieces_.resize(before + static_cast<std::size_t>(std::max<std::int64_t>(count, 0)));
+  return count >= 0;
 }
 
 std::size_t Pieces::add_rest_before(std::uint64_t address, std::size_t most, std::size_t zeros) {

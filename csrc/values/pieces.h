@@ -7,6 +7,7 @@
 
 #include <ATen/core/DimVector.h>
 #include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
 
 #include <cstdint>
 #include <optional>
@@ -71,7 +72,7 @@ class Pieces {
   static Value* value_of(const ferro_sim_piece& piece);
   void swap(Pieces& other) noexcept { pieces_.swap(other.pieces_); }
 
-  std::vector<ferro_sim_piece> pieces_;
+  c10::SmallVector<ferro_sim_piece, 1> pieces_;
 };
 
 // The tensor's elements are from now on the conjugates or negatives of what its memory holds.

@@ -23,6 +23,7 @@ struct Graph {
   std::uint64_t next_number = 1;
   std::uint64_t visits = 0;
   std::list<Recipe*> waiting;  // in the order of recording
+  std::list<Recipe*> spare;    // nodes for the next ones
   std::list<Value*> kept;      // in the order of computing
   std::size_t kept_bytes = 0;
   std::vector<Value*> unheld;  // to be destroyed
@@ -50,7 +51,12 @@ std::size_t most_bytes() {
 
 Recipe::Recipe() : number_(graph().next_number++) {
   Graph& g = graph();
-  waiting_ = g.waiting.insert(g.waiting.end(), this);
+  if (g.spare.empty()) {
+    g.spare.emplace_back();
+  }
+  waiting_ = g.spare.begin();
+  **waiting_ = this;
+  g.waiting.splice(g.waiting.end(), g.spare, *waiting_);
   ++g.recorded;
   ++g.waits;
 }
@@ -59,10 +65,14 @@ Recipe::Recipe(HostOperator host) : Recipe() { host_.emplace(std::move(host)); }
 
 Recipe::Recipe(DrawnPositions positions) : Recipe() { positions_.emplace(std::move(positions)); }
 
-Recipe::~Recipe() {
+Recipe::~Recipe() { stop_waiting(); }
+
+void Recipe::stop_waiting() {
   if (waiting_) {
-    graph().waiting.erase(*waiting_);
-    --graph().waits;
+    Graph& g = graph();
+    g.spare.splice(g.spare.begin(), g.waiting, *waiting_);
+    waiting_.reset();
+    --g.waits;
   }
 }
 
@@ -161,9 +171,8 @@ void Recipe::run_alone() {
   }
   const BelowModes guard;
   const bool again = is_repeatable();
-  std::vector<Value*> values;
   const bool ran = run();
-  values.swap(values_);
+  const auto values = std::exchange(values_, {});
   std::vector<std::optional<at::Tensor>> results(values.size());
   for (std::size_t i = 0; ran && i < values.size(); ++i) {
     const Value::Slot& slot = *values[i]->slot_;
@@ -180,11 +189,7 @@ void Recipe::run_alone() {
     values[i]->set(results[i] ? values[i]->lay_out(*results[i]) : std::nullopt, again);
     results[i].reset();
   }
-  if (waiting_) {
-    graph().waiting.erase(*waiting_);
-    waiting_.reset();
-    --graph().waits;
-  }
+  stop_waiting();
 }
 
 const ferro_sim_contents_kind Value::kKind = {&Value::bytes_of, &Value::destroy,
@@ -229,7 +234,8 @@ Value::~Value() {
     drop();
   }
   if (recipe_) {
-    std::erase(recipe_->values_, this);
+    auto& values = recipe_->values_;
+    values.erase(std::remove(values.begin(), values.end(), this), values.end());
   }
   --graph().values;
 }
@@ -327,7 +333,11 @@ void Value::destroy(ferro_sim_contents* self) {
   g.destroying = false;
 }
 
-ValueRef::~ValueRef() { gpu().release(value_); }
+ValueRef::~ValueRef() {
+  if (value_ != nullptr) {
+    gpu().release(value_);
+  }
+}
 
 ValueCounts value_counts() {
   const Graph& g = graph();

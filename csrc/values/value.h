@@ -25,6 +25,7 @@
 #include "values/pieces.h"
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
 
 #include <atomic>
 #include <cstdint>
@@ -32,6 +33,7 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace ferro::values {
@@ -63,12 +65,13 @@ class Recipe {
   bool is_repeatable() const;
   // Bytes that running it takes, about.
   std::size_t cost() const;
+  void stop_waiting();
 
   const std::uint64_t number_;
   std::uint64_t visited_ = 0;
   std::optional<HostOperator> host_;
   std::optional<DrawnPositions> positions_;
-  std::vector<Value*> values_;  // that are not computed
+  c10::SmallVector<Value*, 2> values_;  // that are not computed
   std::optional<std::list<Recipe*>::iterator> waiting_;
 };
 
@@ -121,6 +124,7 @@ class Value : public ferro_sim_contents {
 class ValueRef {
  public:
   explicit ValueRef(Value* value) : value_(value) { ++value_->references; }
+  ValueRef(ValueRef&& other) noexcept : value_(std::exchange(other.value_, nullptr)) {}
   ~ValueRef();
   ValueRef(const ValueRef&) = delete;
   ValueRef& operator=(const ValueRef&) = delete;
@@ -128,7 +132,7 @@ class ValueRef {
   Value* operator->() const { return value_; }
 
  private:
-  Value* const value_;
+  Value* value_;
 };
 
 // Numbers for tests.

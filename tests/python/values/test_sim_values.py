@@ -32,6 +32,19 @@ large = torch.randn(1000, 1000, device="cuda")
 (large @ large).sum().item()
 """
 
+REPLACED = """\
+import torch
+calls = 0
+def multiply(one, other, alpha=1):
+    global calls
+    calls += 1
+    return one.mul(10).mul(other)
+library = torch.library.Library("aten", "IMPL")
+library.impl("add.Tensor", multiply, "CUDA")
+x = torch.ones(2, device="cuda")
+print((x + torch.full((2,), 1.2, device="cuda"))[0].item(), calls)
+"""
+
 CAPTURED = """\
 import json, torch
 from ferro_alloc import sim
@@ -97,6 +110,21 @@ def test_small_results_are_those_of_the_host(
 
 def test_conjugated_views_of_known_data_are_known(run_simulated: RunSimulated) -> None:
     assert last_line(run_simulated, "sim_conjugates.py") == {"wrong": [], "unknown": []}
+
+
+@MODES
+def test_frequent_operators_have_kernels_without_boxed_arguments(
+    run_simulated: RunSimulated, activate: dict[str, Any]
+) -> None:
+    found = last_line(run_simulated, "sim_direct_kernels.py", **activate)
+    assert found.pop("names") > 50
+    assert found == {"wrong": [], "unknown": [], "boxed": []}
+
+
+def test_a_kernel_that_the_program_registers_is_called_in_their_place(
+    run_simulated: RunSimulated,
+) -> None:
+    assert run_simulated(REPLACED).stdout.split() == ["12.0", "1"]
 
 
 def test_known_tensors_stay_known_in_lists_with_unknown_ones(run_simulated: RunSimulated) -> None:
