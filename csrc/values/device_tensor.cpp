@@ -216,28 +216,32 @@ Taken DeviceTensor::zeros() const {
 }
 
 std::optional<Taken> DeviceTensor::take() const {
-  Taken taken{sizes_, strides_, type_, {}, is_conj_, is_neg_};
-  if (is_dense() || (runs() > kMaxTaken && span() / bytes() < kMaxGap)) {
-    return taken.pieces.add(address_, span()) ? std::optional(std::move(taken)) : std::nullopt;
-  }
-  // The bytes between the elements may belong to values that no operand needs, unless each piece is
-  // larger than a gap. They may also be very many pieces, so these are not listed.
-  if (taken.pieces.take_few(address_, span(), largest_gap() + 1, span() / bytes() >= kMaxGap)) {
-    return taken;
-  }
-  if (runs() > kMaxChecked) {
-    return std::nullopt;
-  }
-  bool mapped = true;
-  for_each_run([&](std::uint64_t at, std::size_t run) {
-    mapped = taken.pieces.add(at, run);
-    return mapped;
-  });
-  if (!mapped) {
-    return std::nullopt;
-  }
-  taken.strides = at::DimVector(c10::TensorType::contiguousStridesOf(sizes_));
+  std::optional<Taken> taken;
+  take(taken);
   return taken;
+}
+
+void DeviceTensor::take(std::optional<Taken>& taken) const {
+  Pieces& pieces = taken.emplace(sizes_, strides_, type_, Pieces(), is_conj_, is_neg_).pieces;
+  bool mapped = true;
+  if (is_dense() || (runs() > kMaxTaken && span() / bytes() < kMaxGap)) {
+    mapped = pieces.add(address_, span());
+  } else if (pieces.take_few(address_, span(), largest_gap() + 1, span() / bytes() >= kMaxGap)) {
+    // The bytes between the elements may belong to values that no operand needs, unless each piece
+    // is larger than a gap. They may also be very many pieces, so these are not listed.
+    return;
+  } else if (runs() > kMaxChecked) {
+    mapped = false;
+  } else {
+    for_each_run([&](std::uint64_t at, std::size_t run) {
+      mapped = pieces.add(at, run);
+      return mapped;
+    });
+    taken->strides = at::DimVector(c10::TensorType::contiguousStridesOf(sizes_));
+  }
+  if (!mapped) {
+    taken.reset();
+  }
 }
 
 at::Tensor DeviceTensor::make_host_tensor() const {

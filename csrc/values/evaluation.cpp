@@ -78,7 +78,6 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
   const OperatorTraits* traits;
   std::optional<PositionsRange> positions;
   std::optional<ChosenFrom> chosen_from;
-  std::vector<Operand> operands;
   std::vector<Result> results;
   // Of the inputs at each place of the lists, if they are kept apart.
   std::vector<ferro_sim_certainty> of_elements;
@@ -104,7 +103,7 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     bool any_certain = false;
     std::size_t inputs = 0;
     bool any_unknown = false;
-    for (Operand& operand : operands) {
+    for (Operand& operand : host.operands()) {
       if (!operand.is_input) {
         continue;
       }
@@ -164,12 +163,16 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
               may_be_known_in_part() && find_parts();
     computable =
         computable && (certainty != FERRO_SIM_UNKNOWN || takes_unknown || tells_lows || in_part);
-    for (Operand& operand : operands) {
+    for (Operand& operand : host.operands()) {
       operand.is_ones = operand.is_ones && tells_lows;
       if (computable && operand.is_input && !operand.is_ones && !operand.is_left_out) {
         const bool assumes = is_assumed && !lows;
         const bool any_known = operand.certainties.most != FERRO_SIM_UNKNOWN;
-        operand.taken = assumes && !any_known ? operand.at.zeros() : operand.at.take();
+        if (assumes && !any_known) {
+          operand.taken = operand.at.zeros();
+        } else {
+          operand.at.take(operand.taken);
+        }
         if (assumes && any_known) {
           assume_finite(operand);
         }
@@ -182,12 +185,10 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
   // For results of sizes that depend on values.
   void run() {
     const BelowModes guard;
-    host.take_operands(operands);
     ran = computable && host.run();
   }
 
   void drop_inputs() {
-    operands.clear();
     host.clear(true);
     chosen_from.reset();
   }
@@ -201,7 +202,6 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     }
     std::shared_ptr<Recipe> recipe;
     if (has_values && !ran) {
-      host.take_operands(operands);
       recipe = std::make_shared<Recipe>(std::move(host));
     }
     if (traits->zeroes_unknown) {
@@ -291,7 +291,7 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
 
   // Results of known elements do not depend on unknown ones beside them.
   void keep_elements_apart() {
-    for (const Operand& operand : operands) {
+    for (const Operand& operand : host.operands()) {
       element_of(operand);  // also of those that are only overwritten
     }
     ferro_sim_certainty most = FERRO_SIM_UNKNOWN;
@@ -304,7 +304,7 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     }
     differs = most != certainty;
     certainty = most;
-    for (Operand& operand : operands) {
+    for (Operand& operand : host.operands()) {
       operand.is_left_out =
           traits->argument_is_list[operand.place] && element_of(operand) == FERRO_SIM_UNKNOWN;
       computable = computable && (operand.is_left_out || operand.at.elements() <= kMaxElements);
@@ -315,7 +315,7 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
   // inputs.
   bool find_parts() {
     ferro_sim_certainty moved = FERRO_SIM_UNKNOWN;
-    for (Operand& operand : operands) {
+    for (Operand& operand : host.operands()) {
       if (!operand.is_input) {
         continue;
       }
@@ -360,7 +360,7 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     const BelowModes guard;
     bool any = false;
     try {
-      if (result_elements <= max_in_part() && host.find_doubts(operands)) {
+      if (result_elements <= max_in_part() && host.find_doubts()) {
         for (Result& result : results) {
           const Value::Slot& slot = result.slot;
           const auto doubts = host.doubts(slot.of_argument, slot.place, slot.in_list);
@@ -374,7 +374,7 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
       any = false;
     }
     host.clear(false);
-    for (Operand& operand : operands) {
+    for (Operand& operand : host.operands()) {
       operand.doubts.reset();
     }
     for (Result& result : results) {
@@ -570,7 +570,7 @@ Evaluation::~Evaluation() {
     gpu().at_once(call_job<&Job::drop_inputs>, hold(job_));
   }
   if (job_ && job_.use_count() == 1 && spare_jobs_->size() < kMaxSpareJobs &&
-      std::max(job_->operands.capacity(), job_->results.capacity()) <= kMaxSpareOperands) {
+      std::max(job_->host.operands().capacity(), job_->results.capacity()) <= kMaxSpareOperands) {
     spare_jobs_->push_back(std::move(job_));
   }
 }
@@ -622,6 +622,10 @@ bool Evaluation::submit(void (*function)(void*)) {
 void Evaluation::find_operands(Arguments arguments) {
   bool describable = true;
   const bool between_cards = copies_between_cards(arguments);
+  std::vector<Operand>& operands = job_->host.operands();
+  operands.reserve(static_cast<std::size_t>(
+      std::count_if(arguments.begin(), arguments.end(),
+                    [](const c10::IValue& argument) { return argument.isTensor(); })));
   const bool ignores_first = traits_.factor && is_zero(arguments[*traits_.factor]);
   for (std::size_t place = 0; place < arguments.size(); ++place) {
     const c10::IValue& argument = arguments[place];
@@ -639,13 +643,13 @@ void Evaluation::find_operands(Arguments arguments) {
       const int device = tensor.device().index();
       describable = describable && (device_ < 0 || device_ == device || between_cards);
       device_ = device;
-      Operand& operand = job_->operands.emplace_back();
+      Operand& operand = operands.emplace_back();
       if (operand.at.describe(tensor) && (operand.at.is_plain() || !traits_.positions)) {
         operand.place = place;
         operand.in_list = in_list;
         operand.is_input = !overwritten;
       } else {
-        job_->operands.pop_back();
+        operands.pop_back();
         describable = describable && tensor.numel() == 0;
       }
     });
@@ -658,9 +662,9 @@ void Evaluation::find_operands(Arguments arguments) {
       traits_.costly ? job_->input_elements <= kMaxCostlyElements : job_->largest <= kMaxElements;
   // The elements of lists are counted when it is clear which of them are known.
   job_->computable = traits_.computable && describable && (traits_.by_element || is_small);
-  const bool of_numbers =
-      std::any_of(job_->operands.begin(), job_->operands.end(),
-                  [](const Operand& operand) { return operand.is_input && is_number(operand.at); });
+  const bool of_numbers = std::any_of(operands.begin(), operands.end(), [](const Operand& operand) {
+    return operand.is_input && is_number(operand.at);
+  });
   job_->agrees = !of_numbers;
   job_->takes_unknown =
       !traits_.costly && (job_->input_elements <= kMaxUnknownNumbers ||
@@ -740,7 +744,7 @@ void Evaluation::begin_sized(Arguments arguments) {
   // Unknown values give the assumed size, and without an assumption that of zeros.
   job_->computable = job_->computable && (job_->certainty != FERRO_SIM_UNKNOWN || !assumed);
   if (job_->computable) {
-    job_->computable = job_->host.take_arguments(arguments, job_->operands);
+    job_->computable = job_->host.take_arguments(arguments);
   }
   gpu().at_once(call_job<&Job::run>, hold(job_));
   gpu().answer(static_cast<std::uint64_t>(job_->ran ? job_->host.answer() : assumed.value_or(0)));
@@ -878,7 +882,7 @@ void Evaluation::choose() {
 void Evaluation::take_arguments() {
   if (job_->computable) {
     const bool in_vain = job_->taken && !job_->has_value_if_taken();  // known in eager time
-    job_->computable = !in_vain && job_->host.take_arguments(kept_, job_->operands);
+    job_->computable = !in_vain && job_->host.take_arguments(kept_);
   }
 }
 

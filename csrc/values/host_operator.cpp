@@ -49,14 +49,14 @@ class UnderDefaultType {
 
 }  // namespace
 
-bool HostOperator::take_arguments(Arguments arguments, const std::vector<Operand>& operands) {
+bool HostOperator::take_arguments(Arguments arguments) {
   bool possible = true;
   default_type_ = c10::get_default_dtype();
-  auto operand = operands.begin();
+  auto operand = operands_.begin();
   std::size_t place = 0;
   // What an operand takes the place of, or a tensor that is on the host already.
   const auto take = [&](const at::Tensor& tensor, std::size_t in_list = 0) {
-    if (operand != operands.end() && operand->place == place && operand->in_list == in_list) {
+    if (operand != operands_.end() && operand->place == place && operand->in_list == in_list) {
       ++operand;
       return at::Tensor();
     }
@@ -174,10 +174,9 @@ std::optional<at::Tensor> HostOperator::make_host(const Operand& operand) const 
 }
 
 template <typename Make>
-bool HostOperator::put_operands(Stack& stack, const std::vector<Operand>& operands,
-                                const Make& make) {
+bool HostOperator::put_operands(Stack& stack, const Make& make) const {
   std::size_t copied = stack.size();  // the place of the list that was copied last
-  for (const Operand& operand : operands) {
+  for (const Operand& operand : operands_) {
     const std::optional<at::Tensor> host = make(operand);
     if (!host) {
       return false;
@@ -232,7 +231,7 @@ bool HostOperator::run() {
   const UnderDefaultType guard(default_type_);
   try {
     Stack stack = arguments_;
-    if (!put_operands(stack, operands_, [this](const Operand& o) { return make_host(o); })) {
+    if (!put_operands(stack, [this](const Operand& o) { return make_host(o); })) {
       return false;
     }
     put_generator(stack);
@@ -258,17 +257,17 @@ at::Tensor doubts_of(const Operand& operand, at::IntArrayRef sizes) {
 
 }  // namespace
 
-bool HostOperator::find_doubts(const std::vector<Operand>& operands) {
+bool HostOperator::find_doubts() {
   doubts_ = at::zeros({}, at::kByte);
-  for (const Operand& operand : operands) {
+  for (const Operand& operand : operands_) {
     if (operand.is_input && (!traits_->moves || traits_->selects(operand.place))) {
       doubts_ = at::maximum(doubts_, doubts_of(operand, {}));
     }
   }
-  return !traits_->moves || move_doubts(operands);
+  return !traits_->moves || move_doubts();
 }
 
-bool HostOperator::move_doubts(const std::vector<Operand>& operands) {
+bool HostOperator::move_doubts() {
   Stack stack = arguments_;
   for (std::size_t i = 0; i < stack.size(); ++i) {
     const c10::Argument& argument = op_.schema().arguments()[i];
@@ -280,7 +279,7 @@ bool HostOperator::move_doubts(const std::vector<Operand>& operands) {
       return false;  // sums are no elements
     }
   }
-  const bool has_all = put_operands(stack, operands, [this](const Operand& operand) {
+  const bool has_all = put_operands(stack, [this](const Operand& operand) {
     return traits_->selects(operand.place) ? operand.taken->compute(false)
                                            : std::optional(doubts_of(operand, operand.at.sizes()));
   });

@@ -12,7 +12,6 @@
 
 #include <cstddef>
 #include <functional>
-#include <iterator>
 #include <optional>
 #include <vector>
 
@@ -49,18 +48,15 @@ class HostOperator {
     repeatable_seed_ = 0;
   }
 
+  // In the order of the arguments. Complete before `take_arguments`.
+  std::vector<Operand>& operands() { return operands_; }
+
   // Both are called in the program's name. The first one, before the device's operator: random
   // numbers come from a host generator that is seeded by the present state of the device's
   // generator, so that equal states give equal numbers. The program's host generator is unchanged.
   void seed(c10::ArrayRef<c10::IValue> arguments, int device);
-  // `operands`, in the order of the arguments, are given later. False: an argument cannot be on the
-  // host.
-  bool take_arguments(c10::ArrayRef<c10::IValue> arguments, const std::vector<Operand>& operands);
-  // Leaves the memory of the list to the caller, who uses it again.
-  void take_operands(std::vector<Operand>& operands) {
-    operands_.assign(std::move_iterator(operands.begin()), std::move_iterator(operands.end()));
-    operands.clear();
-  }
+  // False: an argument that is no operand cannot be on the host.
+  bool take_arguments(c10::ArrayRef<c10::IValue> arguments);
 
   // 0 for operators that draw no random numbers.
   std::uint64_t seed() const { return repeatable_seed_; }
@@ -72,9 +68,9 @@ class HostOperator {
   // False, without results, if the kernel refuses the arguments, or an input cannot be computed.
   bool run();
   // For operators that move elements or work on each of them: finds the doubts of the results from
-  // those of `operands`. Doubts are a byte for each element: 0 for known, 2 for unknown. False if they
+  // those of the operands. Doubts are a byte for each element: 0 for known, 2 for unknown. False if they
   // cannot be found. Throws what the kernel throws.
-  bool find_doubts(const std::vector<Operand>& operands);
+  bool find_doubts();
   // Those of a tensor, which may have to be expanded to its sizes. Valid until `clear`.
   std::optional<at::Tensor> doubts(bool of_argument, std::size_t place, std::size_t in_list) const;
   const c10::IValue& result(std::size_t i) const { return results_[i]; }
@@ -88,11 +84,10 @@ class HostOperator {
  private:
   // Sets the operands' places to what `make` returns. False: it returned none.
   template <typename Make>
-  static bool put_operands(torch::jit::Stack& stack, const std::vector<Operand>& operands,
-                           const Make& make);
+  bool put_operands(torch::jit::Stack& stack, const Make& make) const;
   std::optional<at::Tensor> make_host(const Operand& operand) const;
   void put_generator(torch::jit::Stack& stack) const;
-  bool move_doubts(const std::vector<Operand>& operands);
+  bool move_doubts();
   void call(torch::jit::Stack& stack) const;
 
   c10::OperatorHandle op_;

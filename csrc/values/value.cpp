@@ -18,6 +18,17 @@ constexpr std::size_t kSmallCost = 32 << 20;
 // Values without inputs that are smaller are kept for good.
 constexpr std::size_t kKeptBytes = 1 << 20;
 
+// Changed with the machine locked, and read without.
+class Count {
+ public:
+  void operator+=(std::uint64_t more) { value_.store(*this + more, std::memory_order_relaxed); }
+  void operator-=(std::uint64_t fewer) { value_.store(*this - fewer, std::memory_order_relaxed); }
+  operator std::uint64_t() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<std::uint64_t> value_ = 0;
+};
+
 // Never destroyed: values may be freed until the process ends.
 struct Graph {
   std::uint64_t next_number = 1;
@@ -29,11 +40,11 @@ struct Graph {
   std::vector<Value*> unheld;  // to be destroyed
   bool destroying = false;
   std::atomic<bool> ended = false;
-  std::atomic<std::uint64_t> recorded = 0;
-  std::atomic<std::uint64_t> computed = 0;
-  std::atomic<std::uint64_t> waits = 0;
-  std::atomic<std::uint64_t> values = 0;
-  std::atomic<std::uint64_t> bytes = 0;
+  Count recorded;
+  Count computed;
+  Count waits;
+  Count values;
+  Count bytes;
 };
 
 Graph& graph() {
@@ -57,8 +68,8 @@ Recipe::Recipe() : number_(graph().next_number++) {
   waiting_ = g.spare.begin();
   **waiting_ = this;
   g.waiting.splice(g.waiting.end(), g.spare, *waiting_);
-  ++g.recorded;
-  ++g.waits;
+  g.recorded += 1;
+  g.waits += 1;
 }
 
 Recipe::Recipe(HostOperator host) : Recipe() { host_.emplace(std::move(host)); }
@@ -72,7 +83,7 @@ void Recipe::stop_waiting() {
     Graph& g = graph();
     g.spare.splice(g.spare.begin(), g.waiting, *waiting_);
     waiting_.reset();
-    --g.waits;
+    g.waits -= 1;
   }
 }
 
@@ -161,7 +172,7 @@ bool Recipe::run() {
       return false;
     }
   }
-  ++g.computed;
+  g.computed += 1;
   return positions_ || host_->run();
 }
 
@@ -198,21 +209,21 @@ const ferro_sim_contents_kind Value::kKind = {&Value::bytes_of, &Value::destroy,
 Value::Value() {
   kind = &kKind;
   references = 0;
-  ++graph().values;
+  graph().values += 1;
 }
 
-Value* Value::make(std::shared_ptr<Recipe> recipe, Slot slot, const ferro_sim_origin& from) {
+Value* Value::make(std::shared_ptr<Recipe> recipe, const Slot& slot, const ferro_sim_origin& from) {
   auto* const value = new Value;
   value->origin = from;
   recipe->values_.push_back(value);
   value->recipe_ = std::move(recipe);
-  value->slot_.emplace(std::move(slot));
+  value->slot_.emplace(slot);
   return value;
 }
 
-Value* Value::make(std::shared_ptr<Recipe> recipe, Slot slot, const ferro_sim_origin& from,
+Value* Value::make(std::shared_ptr<Recipe> recipe, const Slot& slot, const ferro_sim_origin& from,
                    DeviceTensor::Span under) {
-  Value* const value = make(std::move(recipe), std::move(slot), from);
+  Value* const value = make(std::move(recipe), slot, from);
   value->under_.emplace(std::move(under));
   return value;
 }
@@ -237,7 +248,7 @@ Value::~Value() {
     auto& values = recipe_->values_;
     values.erase(std::remove(values.begin(), values.end(), this), values.end());
   }
-  --graph().values;
+  graph().values -= 1;
 }
 
 const at::Tensor& Value::compute() {

@@ -85,10 +85,11 @@ class Value : public ferro_sim_contents {
     std::size_t place = 0;
     std::size_t in_list = 0;
   };
-  static Value* make(std::shared_ptr<Recipe> recipe, Slot slot, const ferro_sim_origin& from);
+  static Value* make(std::shared_ptr<Recipe> recipe, const Slot& slot,
+                     const ferro_sim_origin& from);
   // The bytes of an interleaved result, from its first element to its last: what was there, under the
   // result.
-  static Value* make(std::shared_ptr<Recipe> recipe, Slot slot, const ferro_sim_origin& from,
+  static Value* make(std::shared_ptr<Recipe> recipe, const Slot& slot, const ferro_sim_origin& from,
                      DeviceTensor::Span under);
   // Of a tensor that `lay_out` returned.
   static Value* make(at::Tensor computed, const ferro_sim_origin& from);
