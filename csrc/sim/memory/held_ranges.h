@@ -248,6 +248,18 @@ void HeldRanges<Held>::put(std::uint64_t begin, std::uint64_t end, Range* fresh)
     return;
   }
   has_last_ = false;
+  const bool continues =
+      fresh != nullptr && has_before(first) && range(before(first)).is_continued_by(*fresh);
+  const bool goes_on = fresh != nullptr && !is_end(last) && fresh->is_continued_by(range(last));
+  const bool is_exact =
+      front != nullptr && front == back && front->begin == begin && front->end == end;
+  if (fresh != nullptr && is_exact && !continues && !goes_on) {
+    // Most often an operator gives its result the memory of an earlier one.
+    std::swap(leaves_.erase(first.leaf, first.leaf)->second[first.index], *fresh);
+    last_ = first;
+    has_last_ = true;
+    return;
+  }
   Range parts[3];
   std::size_t count = 0;
   std::size_t own = 0;  // the part with what is set
@@ -260,8 +272,7 @@ void HeldRanges<Held>::put(std::uint64_t begin, std::uint64_t end, Range* fresh)
   };
   if (front != nullptr && front->begin < begin) {
     add({front->begin, begin, front->held, front->offset});
-  } else if (fresh != nullptr && has_before(first) &&
-             range(before(first)).is_continued_by(*fresh)) {
+  } else if (continues) {
     first = before(first);
     add(range(first));
   }
@@ -271,7 +282,7 @@ void HeldRanges<Held>::put(std::uint64_t begin, std::uint64_t end, Range* fresh)
   }
   if (back != nullptr && back->end > end) {
     add({end, back->end, back->held, back->offset_at(end)});
-  } else if (fresh != nullptr && !is_end(last) && parts[count - 1].is_continued_by(range(last))) {
+  } else if (goes_on) {
     add(range(last));
     last = next(last);
   }
@@ -321,7 +332,7 @@ typename HeldRanges<Held>::Place HeldRanges<Held>::replace(Place first, const Pl
     erase(leaf);
     return {leaves_.end(), 0};
   }
-  if (end_of(leaf) <= ranges.back().begin) {
+  if (end == ranges.size() && end_of(leaf) <= ranges.back().begin) {
     const auto behind = std::next(leaf);
     set_key(behind, behind->second.front().begin);
   }
