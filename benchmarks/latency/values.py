@@ -2,25 +2,26 @@
 
 Three programs: the sum of 122,880 elements in bfloat16, whose result the host never reads; a
 training step of a model of 0.17 B parameters; a round of speculative decoding with a draft model of
-320 columns and one of 1,024. Those with values and those without are separate processes, which take
-turns. A time is the lower quartile of a process, the result the median of the processes. Threads
-that compute values count too.
+320 columns and one of 1,024. A process with values and one without take turns of some 20 ms,
+because the speed of a machine changes from second to second. The ratio of a pair of processes is
+the median over their turns, and the result the median over the pairs. Threads that compute values
+count too.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import TYPE_CHECKING
 
-from benchmarks.harness.processes import ROOT, use_allocator
+from benchmarks.harness.processes import Child, say, use_allocator, wait_for_parent
 from benchmarks.harness.records import print_table
 
 if TYPE_CHECKING:
@@ -28,9 +29,10 @@ if TYPE_CHECKING:
 
 CASES = ("without", "with")
 ROUNDS = 5
-REPEATS = {"operator": 100, "training": 40, "decoding": 30}
-AT_ONCE = {"operator": 200, "training": 1, "decoding": 1}
-"""Runs of a program that one time includes."""
+TURNS = 50
+WARM_UP = 5
+AT_ONCE = {"operator": 5000, "training": 2, "decoding": 2}
+"""Runs of a program in one turn."""
 
 
 def operator() -> Callable[[], None]:
@@ -90,19 +92,40 @@ def decoding() -> Callable[[], None]:
 PROGRAMS = {"operator": operator, "training": training, "decoding": decoding}
 
 
-def measure(case: str, name: str, repeats: int) -> float:
-    """Milliseconds of one run of the program."""
+def serve(case: str, name: str, repeats: int) -> None:
+    """The program's process: for each turn of the parent, prints the milliseconds of one run."""
     use_allocator("native", simulated=True, gpu="h100", values=case == "with")
     # PyTorch parses it before each matrix product, which takes longer than most operators.
     os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
     run = PROGRAMS[name]()
-    times = []
-    for _ in range(repeats + 3):
+    while wait_for_parent():
         started = time.process_time()
-        for _ in range(AT_ONCE[name]):
+        for _ in range(repeats):
             run()
-        times.append((time.process_time() - started) * 1e3 / AT_ONCE[name])
-    return quantiles(times[3:], n=4)[0]
+        say(ms=(time.process_time() - started) * 1e3 / repeats)
+
+
+def take_turns(name: str, turns: int, repeats: int) -> dict[str, list[float]]:
+    """The times of a process without values and of one with them, which take turns."""
+    found: dict[str, list[float]] = {case: [] for case in CASES}
+    with contextlib.ExitStack() as stack:
+        children = {
+            case: stack.enter_context(
+                Child("benchmarks.latency.values", ["--child", case, name, str(repeats)])
+            )
+            for case in CASES
+        }
+        for turn in range(WARM_UP + turns):
+            for case in CASES if turn % 2 == 0 else CASES[::-1]:
+                children[case].read()
+                children[case].go_on()
+                ms = children[case].read()["ms"]
+                if turn >= WARM_UP:
+                    found[case].append(ms)
+        for child in children.values():
+            child.read()
+            child.go_on(stop=True)
+    return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -110,33 +133,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--smoke", action="store_true", help="moments only: does it run?")
     parser.add_argument("--output", type=Path, help="where the milliseconds go, as JSON")
-    parser.add_argument("--child", nargs=2, metavar=("CASE", "PROGRAM"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--child", nargs=3, metavar=("CASE", "PROGRAM", "REPEATS"), help=argparse.SUPPRESS
+    )
     options = parser.parse_args(argv)
     if options.child is not None:
-        case, name = options.child
-        print(json.dumps(measure(case, name, 2 if options.smoke else REPEATS[name])))
+        case, name, repeats = options.child
+        serve(case, name, int(repeats))
         return 0
-    found: dict[str, dict[str, list[float]]] = {
-        name: {case: [] for case in CASES} for name in PROGRAMS
+    rounds, turns = (1, 1) if options.smoke else (options.rounds, TURNS)
+    found: dict[str, list[dict[str, list[float]]]] = {
+        name: [
+            take_turns(name, turns, 1 if options.smoke else AT_ONCE[name]) for _ in range(rounds)
+        ]
+        for name in PROGRAMS
     }
-    for name, times in found.items():
-        for number in range(1 if options.smoke else options.rounds):
-            for case in CASES if number % 2 == 0 else CASES[::-1]:
-                words = ["-m", "benchmarks.latency.values", "--child", case, name]
-                words += ["--smoke"] if options.smoke else []
-                done = subprocess.run(
-                    [sys.executable, *words],
-                    cwd=ROOT,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                    check=True,
-                )
-                times[case].append(json.loads(done.stdout.splitlines()[-1]))
     lines = []
-    for name, times in found.items():
-        without, with_values = (median(times[case]) for case in CASES)
-        lines.append((name, f"{without:.4f}", f"{with_values:.4f}", f"{with_values / without:.2f}"))
-    print_table("processor time, ms", ("program", "without values", "with", "ratio"), lines)
+    for name, pairs in found.items():
+        without, with_values = (median(t for pair in pairs for t in pair[case]) for case in CASES)
+        ratios = [
+            median(b / a for a, b in zip(*(pair[case] for case in CASES), strict=True))
+            for pair in pairs
+        ]
+        spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+        lines.append(
+            (name, f"{without:.4f}", f"{with_values:.4f}", f"{median(ratios):.2f}", spread)
+        )
+    head = ("program", "without values", "with", "ratio", "of pairs")
+    print_table("processor time, ms", head, lines)
     if options.output is not None:
         options.output.write_text(json.dumps(found))
     return 0

@@ -263,7 +263,7 @@ def test_tags(run_program: RunProgram, tmp_path: Path) -> None:
 def test_values(run_program: RunProgram, tmp_path: Path) -> None:
     found = smoke(run_program, tmp_path, "latency.values")
     assert list(found) == ["operator", "training", "decoding"]
-    for times in found.values():
+    for (times,) in found.values():
         assert list(times) == ["without", "with"]
         assert all(milliseconds > 0 for runs in times.values() for milliseconds in runs)
 
