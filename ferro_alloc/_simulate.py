@@ -16,7 +16,7 @@ from typing import Any
 from ferro_alloc import sim
 from ferro_alloc._errors import FerroError, check_folder
 from ferro_alloc._program import Program
-from ferro_alloc._status import gib
+from ferro_alloc._status import size_text
 from ferro_alloc.fit import _allocators, _certainty
 from ferro_alloc.fit._page import load_views, save_views, views_of, write_page
 from ferro_alloc.fit._progress import Progress
@@ -155,7 +155,8 @@ def main(argv: list[str]) -> int:
         taken = card.context + LIBRARIES
         if memory is not None and memory <= taken:
             raise FerroError(
-                f"the memory is {gib(memory)}, and the CUDA context and libraries take {gib(taken)}"
+                f"the memory is {size_text(memory)}, and the CUDA context and libraries take "
+                f"{size_text(taken)}"
             )
         child = Child(_options(parsed), ["-m"] * parsed.module + words)
         if parsed.compare:

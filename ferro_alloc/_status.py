@@ -7,12 +7,16 @@ from dataclasses import dataclass
 
 from ferro_alloc.config import Config
 
-_GIB = 1 << 30
+_UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20))
 
 
-def gib(size: int) -> str:
-    """Formats bytes, as in `1.25 GiB`."""
-    return f"{size / _GIB:.2f} GiB"
+def size_text(size: int, least: float = 0.1) -> str:
+    """Formats bytes, as in `1.25 GiB`, in the largest unit of which they are at least `least`: so
+    two figures remain."""
+    for name, unit in _UNITS:
+        if round(abs(size) / unit, 2) >= least:
+            return f"{size / unit:.2f} {name}"
+    return f"{size} B" if abs(size) < 1 << 10 else f"{size / (1 << 10):.2f} KiB"
 
 
 @dataclass(frozen=True)
@@ -73,13 +77,14 @@ class DeviceStatus:
 
     def __str__(self) -> str:
         calls = ", ".join(f"{name} {count:,}" for name, count in self.driver_calls.items() if count)
-        tags = ", ".join(f"{name} {gib(size)}" for name, size in self.tags.items())
+        tags = ", ".join(f"{name} {size_text(size)}" for name, size in self.tags.items())
         stranded = ", ".join(
-            f"{gib(size)} on handles of {pages} page{'s' * (pages > 1)}"
+            f"{size_text(size)} on handles of {pages} page{'s' * (pages > 1)}"
             for pages, size in self.stranded.items()
         )
         asleep = (
-            f"asleep {gib(self.asleep_bytes)}, {gib(self.saved_host_bytes)} of it on the host; "
+            f"asleep {size_text(self.asleep_bytes)}, "
+            f"{size_text(self.saved_host_bytes)} of it on the host; "
             if self.asleep_bytes
             else ""
         )
@@ -91,8 +96,10 @@ class DeviceStatus:
             f"{self.pages_transferred:,} transferred"
         )
         return (
-            f"allocated {gib(self.allocated_bytes)} (peak {gib(self.peak_allocated_bytes)}), "
-            f"reserved {gib(self.reserved_bytes)} (peak {gib(self.peak_reserved_bytes)}), "
+            f"allocated {size_text(self.allocated_bytes)} "
+            f"(peak {size_text(self.peak_allocated_bytes)}), "
+            f"reserved {size_text(self.reserved_bytes)} "
+            f"(peak {size_text(self.peak_reserved_bytes)}), "
             f"reserved / allocated {_ratio(self.ratio)} (of the peaks {_ratio(self.peak_ratio)}); "
             f"{asleep}{pages}; beside live bytes: {stranded or 'none'}; "
             f"driver calls: {calls or 'none'}{'; by tag: ' if tags else ''}{tags}"

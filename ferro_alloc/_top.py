@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from ferro_alloc._errors import FerroError
+from ferro_alloc._status import size_text
 
 VERSION = "3"
 _NAME = re.compile(r"@ferro_alloc-status-(\d+)$")
 _MOST_BYTES = 1 << 18
 _PATIENCE_S = 1.0
-_GIB = 1 << 30
 _CLEAR = "\x1b[H\x1b[J"
 
 
@@ -188,12 +188,12 @@ def rows(found: Sequence[ProcessUse], width: int) -> list[str]:
                 (
                     str(process.pid),
                     str(use.device),
-                    gib(use.allocated_bytes),
-                    gib(use.reserved_bytes),
-                    gib(use.reserved_bytes - (use.active_bytes - use.asleep_live_bytes)),
-                    gib(use.stranded_bytes),
-                    gib(use.asleep_bytes),
-                    gib(use.peak_reserved_bytes),
+                    size_text(use.allocated_bytes),
+                    size_text(use.reserved_bytes),
+                    size_text(use.reserved_bytes - (use.active_bytes - use.asleep_live_bytes)),
+                    size_text(use.stranded_bytes),
+                    size_text(use.asleep_bytes),
+                    size_text(use.peak_reserved_bytes),
                     "-" if rate is None else f"{rate:,.0f}",
                     f"{use.slowest_miss_ns / 1e6:.1f} ms",
                     text,
@@ -218,12 +218,8 @@ def part_rows(
         named.append((f"  {len(parts) - 5} more {kind}s", sum(size for _, size in parts[5:])))
     for text, size in named:
         row = [""] * len(HEADINGS)
-        row[column], row[-1] = gib(size), text
+        row[column], row[-1] = size_text(size), text
         yield tuple(row)
-
-
-def gib(size: int) -> str:
-    return f"{size / _GIB:.2f} GiB"
 
 
 def as_json(found: Sequence[ProcessUse]) -> str:

@@ -8,7 +8,7 @@ import time
 from types import TracebackType
 
 from ferro_alloc import sim
-from ferro_alloc._status import gib
+from ferro_alloc._status import size_text
 
 INTERVAL_S = 1.0
 _CLEAR = "\r\033[K"
@@ -47,6 +47,6 @@ class Progress:
         while not self._end.wait(INTERVAL_S):
             memory = max(sim.memory(), key=lambda device: device.allocated)
             seconds = time.monotonic() - self._began
-            used = f"{gib(memory.allocated)} in use, at most {gib(memory.peak)}"
+            used = f"{size_text(memory.allocated)} in use, at most {size_text(memory.peak)}"
             text = f"{_CLEAR}{self._title}: {seconds:.0f} s, {used}"
             print(text, end="", file=sys.stderr, flush=True)

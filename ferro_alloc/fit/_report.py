@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ferro_alloc._status import gib
+from ferro_alloc._status import size_text
 from ferro_alloc._tables import table
 from ferro_alloc.fit import _certainty
 from ferro_alloc.fit._result import FITTING, RAN_OUT, Result
@@ -46,14 +46,14 @@ def verdict(result: Result) -> str:
     if result["verdict"] == RAN_OUT:
         missing = short_by(result)
         known = "" if _certainty.lacks_surely(result) else " AS FAR AS KNOWN"
-        short = f": short by at least {gib(missing)}" if missing else ""
+        short = f": short by at least {size_text(missing)}" if missing else ""
         where = " in the program's own limit" if is_limited(result["out_of_memory"] or {}) else ""
         text = f"DOES NOT FIT{known}{where}{short}"
         failure = result["out_of_memory"]
         if result["went_on"]:
             text += f"; the program caught it ({failure['count']} x) and went on to its end"
         return text
-    room = f"{gib(spare)} to spare ({100 * spare / capacity:.0f} %)"
+    room = f"{size_text(spare)} to spare ({100 * spare / capacity:.0f} %)"
     if result["verdict"] in FITTING:
         return f"{result['verdict'].upper()}, with {room}"
     return f"FITS as far as it ran, with {room}: {_end(result)}"
@@ -78,7 +78,9 @@ def range_of(result: Result) -> list[str]:
     most = result["all_rows"]
     if most is None:
         return []
-    peaks = [gib(max(d["peak_in_use_bytes"] for d in run["devices"])) for run in (result, most)]
+    peaks = [
+        size_text(max(d["peak_in_use_bytes"] for d in run["devices"])) for run in (result, most)
+    ]
     return [
         f"  peak in use {peaks[0]} with as few rows as possible, {peaks[1]} with as many: then it "
         f"{verdict(most)}"
@@ -90,7 +92,7 @@ def lines_of(result: Result) -> list[str]:
     card = result["card"]
     count = len(result["devices"])
     name = f"{f'{count} x ' if count > 1 else ''}{card['name']}"
-    size = f"{gib(card['memory_bytes'])}{' (set)' if card['own_memory'] else ''}"
+    size = f"{size_text(card['memory_bytes'])}{' (set)' if card['own_memory'] else ''}"
     head = f"{name}, {size}, allocator {result['allocator']}"
     lines = ["", f"simulated {head}", f"  {verdict(result)}"]
     lines += [*_certainty.lines_of(result), *range_of(result)]
@@ -113,17 +115,17 @@ def _failure(result: Result) -> list[str]:
         return [f"  {failure['error']}"]
     where = f" at {failure['file']}:{failure['line']}" if failure["file"] else ""
     cached = failure["reserved_bytes"] - failure["allocated_bytes"]
-    free = gib(failure["device_free_bytes"])
+    free = size_text(failure["device_free_bytes"])
     lines = [
-        f"  asked for {gib(failure['requested_bytes'])}{where}, while the card had {free} free and "
-        f"{gib(cached)} lay cached in pieces",
+        f"  asked for {size_text(failure['requested_bytes'])}{where}, while the card had {free} "
+        f"free and {size_text(cached)} lay cached in pieces",
     ]
     if is_limited(failure):
         ours = " or memory_limit_mb" if result["allocator"] == "ferro_alloc" else ""
         limits = f"set_per_process_memory_fraction(){ours}"
         lines.append(
-            f"  {gib(failure['reserved_bytes'])} were reserved of {gib(failure['limit_bytes'])}, "
-            f"the limit by {limits} in the program"
+            f"  {size_text(failure['reserved_bytes'])} were reserved of "
+            f"{size_text(failure['limit_bytes'])}, the limit by {limits} in the program"
         )
     return lines + _parts(failure, "held then")
 
@@ -132,15 +134,15 @@ def _device(result: Result, device: Result) -> list[str]:
     card = result["card"]
     source = card["context_source"]
     rows = [
-        ("card", gib(card["memory_bytes"])),
-        (f"CUDA context ({source})", gib(card["context_bytes"])),
-        ("kernels of libraries (as on an H100)", gib(card["libraries_bytes"])),
-        ("peak reserved by PyTorch", gib(device["peak_reserved_bytes"])),
-        ("  of it peak allocated", gib(device["peak_allocated_bytes"])),
+        ("card", size_text(card["memory_bytes"])),
+        (f"CUDA context ({source})", size_text(card["context_bytes"])),
+        ("kernels of libraries (as on an H100)", size_text(card["libraries_bytes"])),
+        ("peak reserved by PyTorch", size_text(device["peak_reserved_bytes"])),
+        ("  of it peak allocated", size_text(device["peak_allocated_bytes"])),
     ]
     if device["outside_bytes"]:
-        rows.append(("other memory of the driver", gib(device["outside_bytes"])))
-    rows.append(("least free", gib(device["spare_bytes"])))
+        rows.append(("other memory of the driver", size_text(device["outside_bytes"])))
+    rows.append(("least free", size_text(device["spare_bytes"])))
     lines = ["", *table(rows)]
     if device["emptied_cache"]:
         times = f"{device['emptied_cache']} time{'s' if device['emptied_cache'] > 1 else ''}"
@@ -155,11 +157,11 @@ def _parts(held: Result, title: str) -> list[str]:
         return []
     total = sum(held["kinds"].values())
     kinds = [
-        (KIND_NAMES[kind], gib(size), f"{100 * size / total:.0f} %")
+        (KIND_NAMES[kind], size_text(size), f"{100 * size / total:.0f} %")
         for kind, size in held["kinds"].items()
     ]
     places = [
-        (_place(line), gib(line["bytes"]), _main_kind(line))
+        (_place(line), size_text(line["bytes"]), _main_kind(line))
         for line in held["lines"]
         if line["bytes"] > SMALLEST_SHARE * total
     ]
@@ -174,7 +176,7 @@ def _tags(held: Result, title: str, total: int) -> list[str]:
     if not held["tags"]:
         return []
     rows = [*held["tags"].items(), ("(no tag)", total - sum(held["tags"].values()))]
-    shares = [(name, gib(size), f"{100 * size / total:.0f} %") for name, size in rows]
+    shares = [(name, size_text(size), f"{100 * size / total:.0f} %") for name, size in rows]
     return ["", *table([(f"{title}, by tag", "", ""), *shares])]
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ferro_alloc._errors import FerroError
-from ferro_alloc._status import gib
+from ferro_alloc._status import size_text
 from ferro_alloc._tables import table
 from ferro_alloc.fit import _certainty
 from ferro_alloc.fit._allocators import ALLOCATORS
@@ -119,9 +119,9 @@ def _outcome(result: Result) -> tuple[str, str]:
     """The verdict, and the memory that is left or missing."""
     if result["verdict"] == RAN_OUT:
         missing = short_by(result)
-        return RAN_OUT, f"short by {gib(missing)} or more" if missing else ""
+        return RAN_OUT, f"short by {size_text(missing)} or more" if missing else ""
     if result["verdict"] in FITTING:
-        return result["verdict"], f"{gib(_peaks(result)['spare_bytes'])} to spare"
+        return result["verdict"], f"{size_text(_peaks(result)['spare_bytes'])} to spare"
     if result["partial"]:
         return result["partial"], ""
     return f"failed, status {result['program_status']}", ""
@@ -186,11 +186,14 @@ def comparison(result: Result) -> list[str]:
         verdict, room = _outcome(run)
         peaks = _peaks(run)
         if "needs_bytes" in run:
-            room = f"needs {gib(run['needs_bytes'])}"
-        reserved, used = gib(peaks["peak_reserved_bytes"]), gib(peaks["peak_in_use_bytes"])
+            room = f"needs {size_text(run['needs_bytes'])}"
+        reserved, used = (
+            size_text(peaks["peak_reserved_bytes"]),
+            size_text(peaks["peak_in_use_bytes"]),
+        )
         row = (run["allocator"], verdict, reserved, used, room)
         rows.append((*row, _with_all_rows(run)) if has_range else row)
-    lines = ["", f"simulated {card['name']}, {gib(card['memory_bytes'])}", *table(rows)]
+    lines = ["", f"simulated {card['name']}, {size_text(card['memory_bytes'])}", *table(rows)]
     fits = [run["allocator"] for run in runs if run["verdict"] == FITS]
     known = [run["allocator"] for run in runs if run["verdict"] == AS_FAR_AS_KNOWN]
     unknown = [run["allocator"] for run in runs if run["verdict"] == UNKNOWN]
@@ -212,7 +215,7 @@ def _with_all_rows(result: Result) -> str:
     most = result["all_rows"]
     if most is None:
         return ""
-    return f"{_outcome(most)[0]}, {gib(_peaks(most)['peak_in_use_bytes'])} in use"
+    return f"{_outcome(most)[0]}, {size_text(_peaks(most)['peak_in_use_bytes'])} in use"
 
 
 def _said(result: Result) -> list[str]:
@@ -356,12 +359,12 @@ def answer_of(question: Question, answer: Result) -> list[str]:
     card, name = tries[0]["card"], answer["name"]
     rows = [(name, "verdict", "peak in use", "room")]
     for each in tries:
-        used = gib(_peaks(each)["peak_in_use_bytes"])
+        used = size_text(_peaks(each)["peak_in_use_bytes"])
         verdict, room = _outcome(each)
         if each["verdict"] in FITTING and not _fits(each):
             verdict = "does not fit with all rows"
         rows.append((str(each["value"]), verdict, used, room))
-    head = f"{card['name']}, {gib(card['memory_bytes'])}, allocator {tries[0]['allocator']}"
+    head = f"{card['name']}, {size_text(card['memory_bytes'])}, allocator {tries[0]['allocator']}"
     lines = ["", f"simulated {head}", *table(rows)]
     failed = [each for each in tries if each["verdict"] not in (*FITTING, RAN_OUT)]
     if failed and failed[0]["partial"]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ferro_alloc._status import gib
+from ferro_alloc import _status
 
 
 def size_text(size: int) -> str:
-    return gib(size) if size >= 1 << 30 else f"{size / (1 << 20):.2f} MiB"
+    """As elsewhere, but in MiB below 1 GiB: tests are small."""
+    return _status.size_text(size, least=1.0 if size >= 1 << 20 else 0.1)

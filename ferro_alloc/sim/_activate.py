@@ -11,7 +11,7 @@ from typing import Any
 
 from ferro_alloc._errors import FerroError
 from ferro_alloc._import_hook import AfterImport
-from ferro_alloc._status import gib
+from ferro_alloc._status import size_text
 from ferro_alloc.sim import _library
 from ferro_alloc.sim._torch_hook import adjust_torch
 from ferro_alloc.sim.cards import Card, find_card, parse_memory
@@ -48,7 +48,7 @@ class Machine:
         return f"{memory}{context}mode={self.mode},seed={self.seed},backing={int(self.backing)}"
 
     def __str__(self) -> str:
-        memory = "" if self.memory is None else f" with {gib(self.memory)} of memory"
+        memory = "" if self.memory is None else f" with {size_text(self.memory)} of memory"
         order = f"{self.mode}, seed {self.seed}" if self.mode == "adversarial" else self.mode
         return f"{self.count} x {self.card.key}{memory}, {order}"
 

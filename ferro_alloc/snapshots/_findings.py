@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ferro_alloc._status import gib
+from ferro_alloc._status import size_text
 from ferro_alloc.sim.cards import CARDS, LIBRARIES, Card
 from ferro_alloc.snapshots._replay import Outcome, Run, kept_settings, replay
 from ferro_alloc.snapshots._state import State, state_at
@@ -101,8 +101,8 @@ class Findings:
         return [
             f"device {trace.device}: {trace.events:,} events in {trace.seconds:.1f} s, recorded "
             f"under {NAMES[trace.allocator]}{settings}",
-            f"  peak reserved {gib(self.recorded_peak)} at event {self.peak_event:,}, "
-            f"peak in use {gib(self.peak_active)}",
+            f"  peak reserved {size_text(self.recorded_peak)} at event {self.peak_event:,}, "
+            f"peak in use {size_text(self.peak_active)}",
             "",
         ]
 
@@ -117,7 +117,7 @@ class Findings:
                 card += f", where its cache is emptied {result.flushes_there} times"
             mark = " *" if result is self.own else ""
             lines.append(
-                f"  {result.name + mark:<34} {gib(peak):>13} "
+                f"  {result.name + mark:<34} {size_text(peak):>13} "
                 f"{peak / max(result.outcome.peak_active_bytes, 1):>9.3f}  {card}"
             )
         lines.append(
@@ -129,20 +129,21 @@ class Findings:
         state = self.state
         lines = [
             "",
-            f"  where the free memory was at the recorded peak: {gib(state.stranded)} stranded "
-            f"beside live blocks, {gib(state.cached)} in whole units",
+            f"  where the free memory was at the recorded peak: {size_text(state.stranded)} "
+            f"stranded beside live blocks, {size_text(state.cached)} in whole units",
         ]
         for place in state.places[:4]:
             lines.append(
-                f"    {place.kind} segments of stream {place.stream:#x}: {gib(place.stranded)} "
-                f"stranded, {gib(place.cached)} cached, of {gib(place.reserved)}"
+                f"    {place.kind} segments of stream {place.stream:#x}: "
+                f"{size_text(place.stranded)} stranded, {size_text(place.cached)} cached, of "
+                f"{size_text(place.reserved)}"
             )
         if state.pins and state.stranded:
             lines.append("  what keeps the stranded bytes")
         for pin in state.pins[:5] if state.stranded else ():
             lines.append(
-                f"    {gib(pin.stranded_bytes)} by {pin.blocks:,} blocks of {gib(pin.live_bytes)}: "
-                f"{pin.line}"
+                f"    {size_text(pin.stranded_bytes)} by {pin.blocks:,} blocks of "
+                f"{size_text(pin.live_bytes)}: {pin.line}"
             )
         return lines
 
@@ -151,7 +152,7 @@ class Findings:
         for result in self.helpful:
             saved = self.own.outcome.peak_reserved_bytes - result.outcome.peak_reserved_bytes
             share = 100 * saved / max(self.own.outcome.peak_reserved_bytes, 1)
-            lines.append(f"    {gib(saved)} less ({share:.0f} %): {_how_to_set(result)}")
+            lines.append(f"    {size_text(saved)} less ({share:.0f} %): {_how_to_set(result)}")
         if not self.helpful:
             lines.append(f"    nothing that was tried saves {100 * _WORTH_IT:.0f} % of the peak")
         return [*lines, *(f"  unknown: {sentence}" for sentence in self.unknown)]
@@ -242,7 +243,7 @@ def _unknown(trace: Trace) -> list[str]:
     if trace.failures:
         found.append(
             f"{len(trace.failures):,} requests failed for lack of memory, the largest of "
-            f"{gib(max(size for _, size in trace.failures))}; they are in no peak"
+            f"{size_text(max(size for _, size in trace.failures))}; they are in no peak"
         )
     found.append("memory of libraries beside the allocator, and what ran before or after the trace")
     return found

@@ -11,7 +11,7 @@ from typing import Any
 
 from ferro_alloc._errors import FerroError
 from ferro_alloc._segments import segments
-from ferro_alloc._status import gib
+from ferro_alloc._status import size_text
 from ferro_alloc.snapshots._stacks import Stacks
 
 LEAST_MARKS = 3
@@ -39,7 +39,7 @@ class Leak:
     def __str__(self) -> str:
         per_mark = self.grew_bytes / (len(self.bytes_at_marks) - 1)
         return (
-            f"device {self.device}: {gib(self.grew_bytes)} more in "
+            f"device {self.device}: {size_text(self.grew_bytes)} more in "
             f"{self.blocks_at_marks[-1] - self.blocks_at_marks[0]:,} blocks, "
             f"{per_mark / (1 << 20):.2f} MiB a mark: {self.line}"
             f"{', tag ' if self.tag else ''}{self.tag}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ferro_alloc._errors import FerroError, check_folder
-from ferro_alloc._status import gib
+from ferro_alloc._status import size_text
 from ferro_alloc.allocator import REPORT_ON_OOM
 from ferro_alloc.snapshots._report import pools_in_force, write
 
@@ -76,7 +76,7 @@ def _see_failure(torch: Any, device: int, requested: int, total: int, free: int)
     with _lock:
         paths = _waiting[:]
         _waiting.clear()
-    title = f"GPU memory when a request for {gib(requested)} on device {device} failed"
+    title = f"GPU memory when a request for {size_text(requested)} on device {device} failed"
     for path in paths:
         try:
             snapshot = torch.cuda.memory._snapshot()

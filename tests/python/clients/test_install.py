@@ -442,7 +442,7 @@ def test_status_tells_what_lies_beside_live_bytes(run_simulated: RunSimulated) -
     )
     found = seen(run_simulated(program).stdout)
     assert found["stranded"] == [[1, (2 << 20) - 512]]
-    assert "; beside live bytes: 0.00 GiB on handles of 1 page; " in found["text"]
+    assert "; beside live bytes: 2.00 MiB on handles of 1 page; " in found["text"]
     assert found["later"][0] == 0
     assert "; beside live bytes: none; " in found["later"][1]
 

@@ -124,14 +124,15 @@ def test_memory_that_sleeps_is_neither_free_nor_reserved(program: Program) -> No
     headings, *rows = [line.split() for line in top().splitlines()]
     (row,) = [row for row in rows if row[0] == str(program.pid)]
     # Each size takes two words.
-    sizes = dict(zip(headings[2:8], row[2:14:2], strict=True))
+    texts = map(" ".join, zip(row[2:14:2], row[3:14:2], strict=True))
+    sizes = dict(zip(headings[2:8], texts, strict=True))
     assert sizes == {
-        "LIVE": "0.11",
-        "RESERVED": "0.02",
-        "FREE": "0.00",
-        "STRANDED": "0.00",
-        "ASLEEP": "0.09",
-        "PEAK": "0.11",
+        "LIVE": "0.11 GiB",
+        "RESERVED": "16.00 MiB",
+        "FREE": "0 B",
+        "STRANDED": "0 B",
+        "ASLEEP": "96.00 MiB",
+        "PEAK": "0.11 GiB",
     }
 
 
@@ -147,8 +148,8 @@ def test_pools_have_their_names(program: Program) -> None:
     lines = [line.split() for line in top().splitlines()]
     own = next(i for i, words in enumerate(lines) if words[0] == str(program.pid))
     row, pool = lines[own : own + 2]
-    assert row[:4] == [str(program.pid), "0", "0.03", "GiB"]
-    assert pool == ["0.03", "GiB", "pool", "decode", "step"]
+    assert row[:4] == [str(program.pid), "0", "32.00", "MiB"]
+    assert pool == ["32.00", "MiB", "pool", "decode", "step"]
 
 
 def test_tags_have_their_live_bytes(program: Program) -> None:
@@ -161,7 +162,7 @@ def test_tags_have_their_live_bytes(program: Program) -> None:
     assert device["tags"] == [{"name": "kv cache", "live_bytes": 32 << 20}]
     lines = [line.split() for line in top().splitlines()]
     own = next(i for i, words in enumerate(lines) if words[0] == str(program.pid))
-    assert lines[own + 1] == ["0.03", "GiB", "tag", "kv", "cache"]
+    assert lines[own + 1] == ["32.00", "MiB", "tag", "kv", "cache"]
 
 
 def test_requests_are_counted_between_two_looks(program: Program) -> None:

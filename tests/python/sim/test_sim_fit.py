@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ferro_alloc.__main__ import main
+from ferro_alloc._status import size_text
 from ferro_alloc.fit import _runs
 from ferro_alloc.sim.cards import LIBRARIES, find_card
 from tests.python.commands import command, fork_run
@@ -18,6 +19,46 @@ MIB, GIB = 1 << 20, 1 << 30
 ALLOCATORS = ("native", "expandable", "ferro_alloc")
 BRIEF = ("native", pytest.param("expandable", marks=pytest.mark.long), "ferro_alloc")
 H100_TAKES = find_card("h100").context + LIBRARIES
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (102, "102 B"),
+        (512, "512 B"),
+        (1 << 10, "1.00 KiB"),
+        (3 * MIB // 100, "30.72 KiB"),
+        (MIB // 10, "0.10 MiB"),
+        (GIB // 100, "10.24 MiB"),
+        (GIB // 8, "0.12 GiB"),
+        (11 * GIB // 10, "1.10 GiB"),
+        (1 << 40, "1024.00 GiB"),
+        (-GIB // 50, "-20.48 MiB"),
+    ],
+)
+def test_sizes_keep_two_figures(size: int, text: str) -> None:
+    assert size_text(size) == text
+
+
+@pytest.mark.parametrize("options", [(), ("--compare",), ("--what-if", "count=1..2")])
+def test_no_report_rounds_memory_to_zero(
+    options: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch\nx = torch.ones(1 << 18, device='cuda')\ny = x[:9] + 1\n")
+    if not options:
+        said = command("simulate", "--memory", "2g", str(script), "count=1").stderr
+    else:
+        monkeypatch.setattr(_runs, "execute", fork_run)
+        assert main(["simulate", *options, "--memory", "2g", str(script), "count=1"]) == 0
+        said = capsys.readouterr().err
+    assert "0.00 " not in said
+    if "--what-if" not in options:
+        assert "2.00 MiB" in said
 
 
 def gib_of(result: Result, kind: str) -> float:
