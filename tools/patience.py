@@ -29,6 +29,27 @@ _PARENT, _GROUPS, _TIMES = 4 - 3, slice(5 - 3, 7 - 3), slice(14 - 3, 18 - 3)
 Completed = subprocess.CompletedProcess[str]
 
 
+class ExitCode(int):
+    """An exit code that a failed assertion shows with what happened: a signal, or why the process
+    was stopped."""
+
+    def __new__(cls, code: int, wrong: str = "") -> ExitCode:
+        found = super().__new__(cls, code)
+        found.what = wrong or (f"ended by {_name_of_signal(-code)}" if code < 0 else "")
+        return found
+
+    what: str
+    """Empty for a process that ended by itself."""
+
+    def __repr__(self) -> str:
+        return f"{int(self)}{f' ({self.what})' if self.what else ''}"
+
+
+def _name_of_signal(number: int) -> str:
+    names = {each.value: each.name for each in signal.Signals}
+    return names.get(number, f"signal {number}")
+
+
 def processor_seconds(leader: int) -> float:
     """The processor time of the processes of a session or a process group, with ended children."""
     return sum(ticks for _, ticks in _processes_of(leader)) * _TICK_S
@@ -127,7 +148,7 @@ def run(
     processor_s: float = PROCESSOR_S,
 ) -> Completed:
     """Runs a command as long as it makes progress. The caller checks the exit code. If the command
-    was stopped, its stderr ends with the reason."""
+    was stopped, its stderr ends with the reason, which its exit code shows too."""
     command = [str(word) for word in words]
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
@@ -154,4 +175,5 @@ def completed(
     for file in (out, errors):
         file.seek(0)
         texts.append(file.read().decode(errors="replace"))
-    return Completed(list(words), code, texts[0], texts[1] + (f"\n{wrong}\n" if wrong else ""))
+    said = texts[1] + (f"\n{wrong}\n" if wrong else "")
+    return Completed(list(words), ExitCode(code, wrong), texts[0], said)

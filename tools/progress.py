@@ -16,6 +16,7 @@ from pathlib import Path
 NINJA = re.compile(r"^\[(\d+)/(\d+)\] ")
 GTEST_ALL = re.compile(r"^\[==========\] Running (\d+) tests")
 GTEST_BEGIN = re.compile(r"^\[ RUN      \] (\S+)")
+STOPPED = re.compile(r"^stopped after \d+ s ")  # of tools/patience.py
 # The parameter of a test follows its name after a comma.
 GTEST_END = re.compile(r"^\[ +(OK|FAILED|SKIPPED) +\] (\S+?\.[^\s,]+)(?:, .*)? \(\d+ ms\)")
 # Lines of pytest, without and with workers, each with -v.
@@ -40,6 +41,8 @@ class Reading:
     unit: str = ""
     running: list[str] = field(default_factory=list)
     """The tests that have begun and not ended, of GoogleTest or of pytest with workers."""
+    stopped: str = ""
+    """Why the process was stopped; empty if it was not."""
     _text: list[str] = field(default_factory=list)
     _ended: set[str] = field(default_factory=set)
 
@@ -65,6 +68,8 @@ class Reading:
             left_out = PYTEST_LEFT_OUT.search(line)
             self._begin(int(found[1]) - (int(left_out[1]) if left_out else 0))
         else:
+            if STOPPED.match(line):
+                self.stopped = line
             self._text.append(line)
         return "", []
 
@@ -134,8 +139,10 @@ class Progress:
     def fail_running(self, log: int = 0) -> None:
         """Reports the tests that ran when the process of this log ended or was stopped."""
         with self._lock:
-            for name in self._readings[log].running:
-                self._fail(name, self._alone(name), ["its process ended before the test"])
+            reading = self._readings[log]
+            what = reading.stopped or "its process ended before the test"
+            for name in reading.running:
+                self._fail(name, self._alone(name), [what])
 
     def have_all_run(self) -> bool:
         """Whether each test has ended. If not, the run was given up, such as after crashes."""

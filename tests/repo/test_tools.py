@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,28 @@ def test_a_process_without_progress_is_stopped(
     patient = Patience(process.pid, idle_s=idle_s, processor_s=processor_s)
     assert said in patience.wait(process, patient)
     assert process.returncode == -signal.SIGKILL
+
+
+def test_a_failed_assertion_says_that_a_program_was_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(patience, "INTERVAL_S", 0.1)
+    monkeypatch.setattr(patience, "Patience", partial(Patience, idle_s=1))
+    done = patience.run([sys.executable, "-c", SLEEP])
+    with pytest.raises(
+        AssertionError, match=r"-9 \(stopped after 1 s in which it did nothing\) == 0"
+    ):
+        assert done.returncode == 0
+    assert f"{done.returncode}" == "-9 (stopped after 1 s in which it did nothing)"
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [(0, "0"), (3, "3"), (-11, "-11 (ended by SIGSEGV)"), (-40, "-40 (ended by signal 40)")],
+)
+def test_exit_codes_name_signals(code: int, text: str) -> None:
+    found = patience.ExitCode(code)
+    assert (found, repr(found), str(found)) == (code, text, text)
 
 
 def test_slow_progress_is_not_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,6 +288,15 @@ def test_a_test_whose_process_died_has_failed(capsys: pytest.CaptureFixture[str]
     progress.fail_running(0)
     assert progress.failed == ["One.Crashes"]
     assert "  unit_tests --gtest_filter=One.Crashes\n" in capsys.readouterr().out
+
+
+def test_a_test_that_hung_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress("release", 10, 0)
+    for line in (*LOGS["googletest"][:2], "", "stopped after 900 s in which it did nothing"):
+        progress.watch(line)
+    progress.fail_running()
+    said = capsys.readouterr().out
+    assert "stopped after 900 s in which it did nothing\nFAILED Suite.Right\n" in said
 
 
 def test_a_worker_that_crashes_prints_into_the_line_of_its_test() -> None:
