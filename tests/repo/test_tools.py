@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import shutil
 import signal
@@ -18,13 +19,14 @@ import pytest
 from tests import programs
 from tests.programs import ROOT
 from tests.python import client_sides
-from tools import execution, patience, unchanged
+from tools import execution, patience, progress, unchanged
 from tools import test as tests_tool
 from tools.patience import Patience
 from tools.progress import Progress, Reading
 from tools.results import Result
 from tools.test import Part, Times
 
+TESTING = ROOT / "docs" / "testing.md"
 SLEEP = "import time; time.sleep(60)"
 SPIN = "while True: pass"
 POLL = """\
@@ -396,7 +398,11 @@ def test_parts_that_do_not_fit_are_left_out_except_sanitizers(times: Times) -> N
         ("tsan", 1),
         ("long", 1),
     ]
-    assert list(results[1].skips) == ["left out: takes 10 min, and 60 s are left"]
+    # The first part took no time, so fewer seconds are expected of the second than it lists.
+    (asan,) = tests_tool.choose_parts(["asan"])
+    usual = tests_tool.USUAL_SECONDS
+    takes = progress.minutes(900 * usual / (usual + asan.seconds))
+    assert list(results[1].skips) == [f"left out: takes {takes}, and 60 s are left"]
 
 
 def test_what_failed_is_listed_at_the_end(
@@ -580,6 +586,42 @@ def test_a_damaged_record_is_an_empty_one(tmp_path: Path, text: str) -> None:
     assert not passed.is_known("a", "1")
     passed.note({"a": "1"})
     assert unchanged.Passed(kept).is_known("a", "1")
+
+
+def times_in_docs() -> dict[str, str]:
+    """The last cell of each row of the first table, by its command."""
+    rows = re.findall(r"^\| `([^`]*)` \|.*\| ([^|]*) \|$", TESTING.read_text(), re.MULTILINE)
+    return dict(rows)
+
+
+def seconds_in_docs() -> dict[str, float]:
+    found: dict[str, float] = {}
+    for command, text in times_in_docs().items():
+        names = re.findall(r'PARTS="?([^"]*)"?$', command)
+        if names and names != ["list"]:
+            times = re.findall(r"[\d,]+(?= s| and)", text)
+            found |= {
+                name: float(seconds.replace(",", ""))
+                for name, seconds in zip(names[0].split(), times, strict=True)
+            }
+    return found
+
+
+def test_the_docs_and_the_parts_give_the_same_times() -> None:
+    assert seconds_in_docs() == {part.name: float(part.seconds) for part in tests_tool.REST}
+
+
+def test_the_time_of_all_parts_is_their_sum() -> None:
+    times = times_in_docs()
+    first = re.match(r"(\d+) min (\d+) s from nothing", times["make test"])
+    whole = re.match(r"about (\d+) min, of it (\d+) estimated", times["make test-all"])
+    assert first
+    assert whole
+    seconds = 60 * int(first[1]) + int(first[2]) + sum(seconds_in_docs().values())
+    estimated = {name: text for name, text in times.items() if "s, estimated" in text}
+    assert list(estimated) == ["PARTS=wheels"]
+    minutes = [round(each / 60) for each in (seconds, seconds_in_docs()["wheels"])]
+    assert [int(whole[1]), int(whole[2])] == minutes
 
 
 def test_two_runs_do_not_share_their_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
