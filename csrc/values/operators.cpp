@@ -301,10 +301,11 @@ void Reads::note(const InOperator& inside, const OperatorTraits& traits,
     return result.isTensor() ? !at::isIntegralType(result.toTensor().scalar_type(), true)
                              : !result.isInt() && !result.isBool();
   };
-  // Copies of lists return nothing.
-  const bool learns_float = !results.empty() && is_float(results.back()) && !uses_as_integers();
-  const Learned learned = learns_float ? Learned::kFloat : Learned::kInteger;
-  note_read(traits.name, unknown ? learned : std::min(learned, Learned::kDrawn));
+  // Copies of lists return nothing, and may have any type.
+  const bool integers = results.empty() || !is_float(results.back());
+  const std::string where = integers ? std::string() : reached();
+  const Learned learned = !integers && where.empty() ? Learned::kFloat : Learned::kInteger;
+  note_read(traits.name, unknown ? learned : std::min(learned, Learned::kDrawn), where);
 }
 
 void note_own_launches(int change) {

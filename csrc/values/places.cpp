@@ -47,8 +47,8 @@ bool is_of_torch(const std::string& file) {
 
 // Never destroyed: a thread may read after Python's end.
 py::function& float_uses() {
-  static auto* const decides = new py::function;
-  return *decides;
+  static auto* const reached = new py::function;
+  return *reached;
 }
 
 py::object current_frame() {
@@ -107,7 +107,7 @@ void set_library_folders(std::vector<std::string> folders) {
   }
 }
 
-void note_read(const std::string& operation, Learned learned) {
+void note_read(const std::string& operation, Learned learned, const std::string& where) {
   std::string place = current_place();
   learned = as_text > 0 ? Learned::kFloat : learned;
   Notes& n = notes();
@@ -122,6 +122,9 @@ void note_read(const std::string& operation, Learned learned) {
     ++read.count;
     read.learned = std::max(read.learned, learned);
     read.last = n.read_count;
+    if (read.reached.empty()) {
+      read.reached = where;
+    }
     return;
   }
   if (n.reads.size() < kMaxReported) {
@@ -131,21 +134,30 @@ void note_read(const std::string& operation, Learned learned) {
                                             : "the simulated GPU did not compute",
                  operation.c_str());
   }
-  n.reads.push_back({std::move(place), operation, 1, learned, n.read_count});
+  n.reads.push_back({std::move(place), operation, 1, learned, n.read_count, where});
 }
 
 void use_as_integers(int change) { as_integers += change; }
 void use_as_text(int change) { as_text += change; }
 
-void set_float_uses(py::function decides) { float_uses() = std::move(decides); }
+void set_float_uses(py::function reached) { float_uses() = std::move(reached); }
 
-bool uses_as_integers() {
-  if (as_integers > 0 || as_text > 0 || Py_IsInitialized() == 0) {
-    return as_integers > 0;
+std::string reached() {
+  if (as_text > 0) {
+    return {};
+  }
+  if (as_integers > 0) {
+    return "a conversion to an integer or a condition in the same line";
+  }
+  if (Py_IsInitialized() == 0) {
+    return {};
   }
   const py::gil_scoped_acquire gil;
   const py::object frame = current_frame();
-  return frame && float_uses() && !is_of_torch(file_of(frame)) && float_uses()(frame).cast<bool>();
+  if (!frame || !float_uses() || is_of_torch(file_of(frame))) {
+    return {};
+  }
+  return float_uses()(frame).cast<std::string>();
 }
 
 void note_failure(const std::string& operation, const std::string& message) {

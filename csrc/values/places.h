@@ -27,6 +27,7 @@ struct Read {
   std::uint64_t count = 0;
   Learned learned = Learned::kFloat;
   std::uint64_t last = 0;  // the number of its last read, counted over all places from 1
+  std::string reached;     // where the program took a floating-point number, as of reached()
 };
 
 struct Failure {
@@ -38,17 +39,19 @@ struct Failure {
 // Lines of files in these folders are not the program's. Called before the first read.
 void set_library_folders(std::vector<std::string> folders);
 
-// `decides(frame)` tells it from the source of that frame. Called before the first read.
-void set_float_uses(pybind11::function decides);
+// `reached(frame)` tells it from the source of that frame. Called before the first read.
+void set_float_uses(pybind11::function reached);
 
 // Records that an operator read uncomputed values for the program. Prints each place once to
-// stderr. A place has the most consequential of what was learned in it: the last enumerator.
-void note_read(const std::string& operation, Learned learned);
+// stderr. A place has the most consequential of what was learned in it: the last enumerator. `where`
+// is the result of reached(); of a place the first that is not empty is kept.
+void note_read(const std::string& operation, Learned learned, const std::string& where = {});
 // Between these calls (1 and -1) the thread turns the numbers that it reads into integers or branches.
 void use_as_integers(int change);
-// Does the program turn the floating-point number that its innermost line reads now into integers or
-// branches? Asks the function of set_float_uses() about a line that is not a library folder's.
-bool uses_as_integers();
+// The condition, index, size or integer that the floating-point number reaches which the program's
+// innermost line reads now, as in "the condition at train.py:8". Empty if it is only shown. Asks the
+// function of set_float_uses() about a line that is not a library folder's.
+std::string reached();
 // Between these, it only prints what it reads. Such reads count as those of floating-point numbers.
 void use_as_text(int change);
 // Records an operator's exception if it names a library of NVIDIA.

@@ -53,6 +53,9 @@ class UncomputedRead:
     follow from drawn choices and known values alone."""
     last: int = 0
     """The number of its last read, counted over all places from 1."""
+    reached: str = ""
+    """The condition, index, size or integer that a floating-point number of it reaches, as in
+    "the condition at train.py:8"; empty if there is none."""
 
 
 @dataclass(frozen=True)

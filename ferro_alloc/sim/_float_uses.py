@@ -15,15 +15,18 @@ from collections.abc import Iterator
 from itertools import islice
 from types import CodeType, FrameType
 
-from ferro_alloc.sim._follow import DecidesError, Follow
-from ferro_alloc.sim._held import SHOWN, Outcome
+from ferro_alloc.sim._follow import TOO_LONG, DecidesError, Follow
+from ferro_alloc.sim._held import SHOWN, Given, Outcome, Reached
 from ferro_alloc.sim._sources import Source, is_of_program, source_of
 
 COMPREHENSIONS = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
 LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 """Functions whose caller is not the one that runs them."""
 
-_known: dict[tuple[str, CodeType, int, Outcome], Outcome] = {}
+Returned = frozenset[Given] | None
+"""What the call that a frame makes now returns; None: it reads the number."""
+
+_known: dict[tuple[str, CodeType, int, Returned], Outcome] = {}
 """Equal code may be of different files."""
 _lock = threading.RLock()
 """Held by a search, for the modules it uses keep what is not complete yet."""
@@ -38,8 +41,7 @@ def _renew_lock() -> None:
 os.register_at_fork(after_in_child=_renew_lock)
 
 
-def _use_in(frame: FrameType, returned: Outcome) -> Outcome:
-    """`returned`: what the call that the frame makes now returns; None: it reads the number."""
+def _use_in(frame: FrameType, returned: Returned) -> Outcome:
     code = frame.f_code
     key = (code.co_filename, code, frame.f_lasti, returned)
     if key not in _known:
@@ -49,7 +51,7 @@ def _use_in(frame: FrameType, returned: Outcome) -> Outcome:
     return _known[key]
 
 
-def _found_use(frame: FrameType, returned: Outcome) -> Outcome:
+def _found_use(frame: FrameType, returned: Returned) -> Outcome:
     code = frame.f_code
     source = source_of(code.co_filename, frame.f_globals)
     if source is None:
@@ -58,7 +60,7 @@ def _found_use(frame: FrameType, returned: Outcome) -> Outcome:
     return _use_at(source, source.at(position), frame, returned)
 
 
-def _use_at(source: Source, node: ast.AST | None, frame: FrameType, returned: Outcome) -> Outcome:
+def _use_at(source: Source, node: ast.AST | None, frame: FrameType, returned: Returned) -> Outcome:
     if node is None:
         return SHOWN
     function = source.function(node)
@@ -73,8 +75,10 @@ def _use_at(source: Source, node: ast.AST | None, frame: FrameType, returned: Ou
     try:
         parts = follow.read(node) if returned is None else follow.received(node, returned)
         return follow.run(parts)
-    except (DecidesError, RecursionError):  # too many functions to look at, so it may decide
-        return None
+    except DecidesError as error:
+        return error.reached
+    except RecursionError:  # too many functions to look at, so it may decide
+        return TOO_LONG
 
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:
@@ -83,27 +87,31 @@ def _frames(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def decides(frame: FrameType) -> bool:
-    """Does the number that the innermost call of `frame` reads reach a branch or a size?
+def reached(frame: FrameType) -> str:
+    """The branch or size that the number reaches which the innermost call of `frame` reads, as in
+    "the condition at train.py:8". Empty if there is none.
 
     Source that is odd or unknown is taken to show it. No failure reaches the program.
     """
     try:
-        return _decides(frame)
+        return _reached(frame)
     except Exception:
-        return False
+        return ""
 
 
-def _decides(frame: FrameType) -> bool:
+def _reached(frame: FrameType) -> str:
     at: FrameType | None = frame
-    use: Outcome = None
+    given: Returned = None
     while at is not None:
-        use = _use_in(at, use)
+        use = _use_in(at, given)
+        if isinstance(use, Reached):
+            return str(use)
         if not use:
-            return use is None
+            return ""
+        given = use
         at = _around(at)
         at = at.f_back if at is not None else None
-    return False
+    return ""
 
 
 def _around(frame: FrameType) -> FrameType | None:

@@ -9,12 +9,22 @@ its base may have, and variables that other modules import. The order of stateme
 from __future__ import annotations
 
 import ast
-import contextlib
 from collections.abc import Iterable, Iterator
 
 from ferro_alloc.sim import _definitions
 from ferro_alloc.sim._definitions import Class, Function, Object, is_property, meaning
-from ferro_alloc.sim._held import ANYWHERE, CALLED, SHOWN, Field, Given, Held, Key, Outcome, Part
+from ferro_alloc.sim._held import (
+    ANYWHERE,
+    CALLED,
+    SHOWN,
+    Field,
+    Given,
+    Held,
+    Key,
+    Outcome,
+    Part,
+    Reached,
+)
 from ferro_alloc.sim._sources import (
     FUNCTIONS,
     Source,
@@ -69,8 +79,15 @@ MAX_PARTS = 1_000_000
 """A search of so many takes a second or two. A number that reaches more may decide."""
 
 
+TOO_LONG = Reached("", "")
+
+
 class DecidesError(Exception):
     """The number reaches a branch or a size."""
+
+    def __init__(self, reached: Reached) -> None:
+        super().__init__(str(reached))
+        self.reached = reached
 
 
 _uses_of_arguments: dict[tuple[ast.AST, str, Held], Outcome] = {}
@@ -87,7 +104,7 @@ class Search:
     def count_part(self) -> None:
         self._parts += 1
         if self._parts > MAX_PARTS:
-            raise DecidesError
+            raise DecidesError(TOO_LONG)
 
 
 class Follow:
@@ -119,13 +136,22 @@ class Follow:
                 self._seen.add(part)
                 rest.append(part)
 
+    def _decides(self, what: str, node: ast.AST) -> DecidesError:
+        """For a number that reaches this at a node."""
+        return DecidesError(Reached(what, self._source.place(node)))
+
+    def _decided(self, held: Held, condition: ast.AST) -> list[Part]:
+        if held.keys:
+            return []  # whether a container has elements
+        raise self._decides("condition", condition)
+
     def read(self, node: ast.AST) -> Iterable[Part]:
         """The expressions with the number that the instruction at this expression reads."""
         match node:
             case ast.Call(func=function, keywords=keywords) as call:
                 name = name_of(function)
                 if name in SIZES or name in TO_INTEGERS:
-                    raise DecidesError
+                    raise self._decides("size" if name in SIZES else "integer", call)
                 if name in ENDS:
                     return []
                 if name == "copy_" and isinstance(function, ast.Attribute):
@@ -306,13 +332,15 @@ class Follow:
                 return SHOWN
             self._search.arguments.add(key)
             loads = of.source.variable_loads(parameter, of.node)
-            use: Outcome = None
-            with contextlib.suppress(DecidesError):
+            use: Outcome
+            try:
                 use = Follow(of.source, of.node, self).run((load, held) for load in loads)
+            except DecidesError as error:
+                use = error.reached
             _uses_of_arguments[key] = use
         use = _uses_of_arguments[key]
-        if use is None:
-            raise DecidesError
+        if isinstance(use, Reached):
+            raise DecidesError(use)
         return use
 
     def _step(self, node: ast.AST, held: Held) -> Iterable[Part]:
@@ -340,21 +368,21 @@ class Follow:
                 | ast.Assert(test=test)
                 | ast.match_case(guard=test)
             ) if test is node:
-                return _decided(held)
+                return self._decided(held, node)
             case ast.IfExp(test=test) if test is node:
                 return [] if held.keys else [(parent, Held(chosen=True))]
             case ast.comprehension(ifs=ifs) if node in ifs:
-                return _decided(held)
+                return self._decided(held, node)
             case ast.UnaryOp(op=ast.Not()) if held.keys:
                 return []
             case ast.Match():
-                raise DecidesError
+                raise self._decides("condition", node)
             case ast.Subscript(slice=index) if index is node and not (held.integers or held.chosen):
                 return []  # a floating-point number is no index, so it is a key of a dictionary
             case ast.Subscript(slice=index) if index is node:
-                raise DecidesError
+                raise self._decides("index", node)
             case ast.Slice():
-                raise DecidesError
+                raise self._decides("index", node)
             case ast.Starred() if isinstance(held.first, str):  # the keys of a dictionary
                 return []
             case ast.Subscript(slice=ast.Slice()) | ast.Starred():
@@ -442,7 +470,7 @@ class Follow:
         if name in ENDING_ATTRIBUTES and not (held.chosen and name in OF_SHAPE):
             return []
         if held.integers and name in ("item", "tolist"):
-            raise DecidesError
+            raise self._decides("integer", node)
         if held.keys and name in ("get", "pop") and isinstance(call, ast.Call):
             first = call.args[0] if call.args else None
             if isinstance(first, ast.Constant) and not held.is_at(first.value):
@@ -557,9 +585,10 @@ class Follow:
         filters = name == "filter" and is_function
         maps = name == "map" and call.args and name_of(call.args[0]) in TO_INTEGERS
         if (name in SIZES or name in TO_INTEGERS or rounds or maps or filters) and not is_object:
-            raise DecidesError
+            what = "size" if name in SIZES else "condition" if filters else "integer"
+            raise self._decides(what, call)
         if name in SHAPED and (held.integers or held.chosen):
-            raise DecidesError
+            raise self._decides("size", call)
         if name in ENDS:
             return [(call, held)] if held.chosen and name in OF_SHAPE else []
         if name in FILLS and isinstance(call.func, ast.Attribute):
@@ -628,13 +657,6 @@ class Follow:
         if name_of(call.func) == "sort" and isinstance(call.func, ast.Attribute):
             return self._loads_of_object(call.func.value, held)
         return [(call, held)]
-
-
-def _decided(held: Held) -> list[Part]:
-    """Of a condition."""
-    if held.keys:
-        return []  # whether a container has elements
-    raise DecidesError
 
 
 def _key(index: ast.expr | None) -> Key:

@@ -57,9 +57,23 @@ class Given(NamedTuple):
     held: Held
 
 
-Outcome = frozenset[Given] | None
-"""What the caller gets, which decides; empty if the number is only shown. None: it reaches a branch
-or a size."""
+class Reached(NamedTuple):
+    """Where the number becomes a branch or a size."""
+
+    what: str
+    """"condition", "index", "size" or "integer"."""
+    place: str
+    """As in "train.py:8"; empty if the search was too long."""
+
+    def __str__(self) -> str:
+        if not self.place:
+            return "more of the program than the search of its source covers"
+        article = "an" if self.what == "integer" else "the"
+        return f"{article} {self.what} at {self.place}"
+
+
+Outcome = frozenset[Given] | Reached
+"""What the caller gets, which decides; empty if the number is only shown."""
 SHOWN: frozenset[Given] = frozenset()
 Part = tuple[ast.AST, Held]
 """An expression, and what it has of the number."""

@@ -99,6 +99,10 @@ class Source:
                     if isinstance(target, ast.Attribute) and (text := text_of(target)):
                         self.assigned[text].append(value)
 
+    def place(self, node: ast.AST) -> str:
+        """The line of a node, as in "train.py:8"."""
+        return f"{Path(self._file).name}:{getattr(node, 'lineno', 0)}"
+
     def variable(self, name: str) -> object:
         """What the module binds to the name now, or None."""
         module = sys.modules.get(self._module) if isinstance(self._module, str) else None

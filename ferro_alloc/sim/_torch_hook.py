@@ -80,7 +80,7 @@ def _observe_uses(torch: Any, computed: Any) -> None:
     """Of a floating-point number that is read, the program's source tells whether it is only shown.
     `int(tensor)` and `if tensor` need no look at the source. To print a tensor, PyTorch itself
     reads sizes and branches."""
-    computed.set_float_uses(_float_uses.decides)
+    computed.set_float_uses(_float_uses.reached)
     for name in ("__int__", "__bool__"):
         read = getattr(torch.Tensor, name)
         setattr(torch.Tensor, name, _within(computed.use_as_integers, read))

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from ferro_alloc.sim import _float_uses, _follow, _held, _sources
-from ferro_alloc.sim._float_uses import decides
+from ferro_alloc.sim._float_uses import reached
 from tests.python.sim.conftest import Simulate
 
 TRACKER = """\
@@ -359,14 +359,18 @@ class Number:
     requires_grad = False
 
     def __init__(self) -> None:
-        self.decided: list[bool] = []
+        self.reached: list[str] = []
+
+    @property
+    def decided(self) -> list[bool]:
+        return [bool(each) for each in self.reached]
 
     def item(self) -> float:
-        self.decided.append(decides(sys._getframe(1)))
+        self.reached.append(reached(sys._getframe(1)))
         return 0.0
 
     def cpu(self) -> Number:
-        self.decided.append(decides(sys._getframe(1)))
+        self.reached.append(reached(sys._getframe(1)))
         return Number()
 
     def tolist(self) -> list[float]:
@@ -376,7 +380,7 @@ class Number:
         return self.item_of(sys._getframe(1))
 
     def item_of(self, frame: object) -> float:
-        self.decided.append(decides(frame))  # type: ignore[arg-type]
+        self.reached.append(reached(frame))  # type: ignore[arg-type]
         return 0.0
 
     def long(self) -> Number:
@@ -392,6 +396,10 @@ class Number:
 
 
 def run(program: str, folder: Path, text: bytes | None = b"as the program") -> list[bool]:
+    return number_of(program, folder, text).decided
+
+
+def number_of(program: str, folder: Path, text: bytes | None = b"as the program") -> Number:
     """`text`: what the program's file has when the program runs; None: it is removed."""
     file = folder / "program.py"
     text = program.encode() if text == b"as the program" else text
@@ -399,7 +407,7 @@ def run(program: str, folder: Path, text: bytes | None = b"as the program") -> l
         file.write_bytes(text)
     number = Number()
     exec(compile(program, str(file), "exec"), {"w": number, "math": math})
-    return number.decided
+    return number
 
 
 PARTS = f"""\
@@ -464,7 +472,7 @@ FORK = """\
 import os, signal, sys, threading
 from ferro_alloc.sim import _float_uses
 def read():
-    return 3 if _float_uses.decides(sys._getframe(1)) else 4
+    return 3 if _float_uses.reached(sys._getframe(1)) else 4
 is_held = threading.Event()
 def hold():
     with _float_uses._lock:
@@ -525,6 +533,38 @@ def test_it_is_only_shown_in_another_file(program: str, tmp_path: Path) -> None:
     assert not any(decided), program
 
 
+COMPARES = PARTS.splitlines().index("        if loss < self.best:") + 1
+NAMED = [
+    ("x = w.item()\nif (x >\n  3): pass", "the condition at program.py:2"),
+    ("while w.item() > 3: pass", "the condition at program.py:1"),
+    ("x = w.item()\nassert not x", "the condition at program.py:2"),
+    ("x = w.item()\n[3 for _ in [4] if x > 3]", "the condition at program.py:2"),
+    ("x = w.item()\nmatch x:\n    case 3: pass", "the condition at program.py:2"),
+    (
+        "steps = filter(\n  lambda n: n < w.item(), [1])\nlist(steps)",
+        "the condition at program.py:1",
+    ),
+    ("x = w.item()\nn = int(x)", "an integer at program.py:2"),
+    ("x = w.item()\nn = round(x)", "an integer at program.py:2"),
+    ("x = w.cpu().long()\nif False:\n    y = [4][x]", "the index at program.py:3"),
+    ("x = w.item()\ny = [4, 5][: x > 3]", "the index at program.py:2"),
+    ("x = w.item()\ny = range(3 if x > 3 else 4)", "the size at program.py:2"),
+    ("def low(x):\n    return x < 3\nif low(w.item()): pass", "the condition at program.py:3"),
+    ("def low(x):\n    if x < 3: pass\nlow(w.item())", "the condition at program.py:2"),
+    (
+        "from parts import Stopper\nStopper().step(w.item())",
+        f"the condition at parts.py:{COMPARES}",
+    ),
+    ("import parts\nif parts.Reader(w).loss > 3: pass", "the condition at program.py:2"),
+]
+
+
+@pytest.mark.usefixtures("parts")
+@pytest.mark.parametrize(("program", "named"), NAMED)
+def test_what_it_reaches_is_named(program: str, named: str, tmp_path: Path) -> None:
+    assert number_of(program, tmp_path).reached[0] == named, program
+
+
 def test_a_function_is_looked_at_once_for_each_parameter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -546,7 +586,8 @@ def test_a_search_that_takes_long_ends_unsure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_follow, "MAX_PARTS", 100)
-    assert run("x = w.item()\n" + "x = x + 1\n" * 50, tmp_path) == [True]
+    (reached,) = number_of("x = w.item()\n" + "x = x + 1\n" * 50, tmp_path).reached
+    assert reached == "more of the program than the search of its source covers"
 
 
 @pytest.mark.usefixtures("parts")
