@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from ferro_alloc import sim
@@ -34,6 +35,7 @@ from ferro_alloc.fit._result import (
 )
 from ferro_alloc.fit._runs import Child, Question, answer_of, compare, comparison, say, what_if
 from ferro_alloc.fit._stopping import STATUS, TIME_LIMIT, Stopping
+from ferro_alloc.sim import _missing, _sources
 from ferro_alloc.sim.cards import CARDS, LIBRARIES, SIZE_FORMS, Card, find_card, parse_memory
 
 
@@ -327,8 +329,17 @@ def _run(run: Callable[[], object], stopping: Stopping) -> tuple[Outcome, object
         stopping.end(error)
         if stopping.reason:
             return Outcome(STATUS[stopping.reason], stopped=stopping.reason), error
-        traceback.print_exc()
+        traceback.print_exception(error.with_traceback(_of_program(error)))
         return Outcome(1, error), None
+
+
+def _of_program(error: BaseException) -> TracebackType | None:
+    """The error's traceback from the program's first frame on, as Python prints it. An error in a
+    file that does not compile has none."""
+    trace = error.__traceback__
+    while trace is not None and not _sources.is_of_program(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    return trace if trace is not None or isinstance(error, SyntaxError) else error.__traceback__
 
 
 def _others(result: Result) -> list[str]:
@@ -340,4 +351,5 @@ def _others(result: Result) -> list[str]:
         time = sim.clock()
         busy = ", ".join(f"{seconds:.3f} s" for seconds in time.busy)
         lines.append(f"  time: {time.host:.3f} s, of it with work on the device {busy}")
-    return [*lines, *(f"  {line}" for line in result["not_simulated"])]
+    missed = _missing.missed().lines(_certainty.decisive_places(result))
+    return [*lines, *(f"  {line}" for line in missed)]

@@ -2,9 +2,10 @@
 
 A read of an uncomputed value makes a verdict unsure if it determined the size of a result, or if
 the program learned an integer or a boolean: these are lengths, positions and branches. Among them
-are those that follow from drawn choices, such as the experts of a router. A read of floating-point
-numbers does not, because programs print, log and average them; it is only listed.
-The rule errs where a program branches on such a number, and where it only prints an integer.
+are those that follow from drawn choices, such as the experts of a router, and floating-point
+numbers that reach a branch, an integer or an index in the program's source. Other reads of
+floating-point numbers do not, because programs print, log and average them; they are only listed.
+The rule errs where the source is missing, and where a program only prints an integer.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from ferro_alloc import sim
-from ferro_alloc.sim._missing import DRAWN, enumerate_places
+from ferro_alloc.sim._missing import MOST_NAMED, times
 
 Result = dict[str, Any]
 
@@ -20,6 +21,9 @@ ROWS_VARIABLE = "FERRO_ALLOC_SIM_ROWS"
 """The assumption about sizes that depend on unknown values; read by csrc/values."""
 ROWS = ("none", "all")
 """Its values: as few rows as possible (`unique` of some elements has one), or as many."""
+OTHERWISE = "so it may have ended earlier or taken another way than on a card, or used less memory"
+STRENGTH = ("size", "integer", "drawn")
+"""What makes a verdict unsure, the most consequential first."""
 
 
 def uncomputed() -> list[Result]:
@@ -29,6 +33,7 @@ def uncomputed() -> list[Result]:
             "place": read.place or f"outside of Python, in {read.operator}",
             "operator": read.operator,
             "learned": read.learned,
+            "reached": read.reached,
             "count": read.count,
         }
         for read in sim.uncomputed_reads()
@@ -64,30 +69,54 @@ def lacks_surely(result: Result) -> bool:
 
 def lines_of(result: Result) -> list[str]:
     """The places and the assumption for each, if the verdict is unsure."""
-    lines = []
     if not result["values"]:
+        return [
+            "  no values were computed (--no-values, --no-backing, or a mode other than eager), so "
+            "the program read zeros",
+            f"  {OTHERWISE}",
+        ]
+    lines = []
+    reads = _strongest(result)
+    if reads:
         lines.append(
-            "  values were off, so it is unknown whether sizes or branches depended on them"
+            "  the program depended on values that the simulated GPU does not compute, and that "
+            "were assumed:"
         )
-    if sizes := _places(result, "size"):
-        assumed = "as many" if result["rows"] == "all" else "as few"
-        lines.append(
-            f"  sizes depended on values that were not computed; assumed {assumed} rows as "
-            f"possible: {sizes}"
-        )
-    if integers := _places(result, "integer"):
-        lines.append(
-            "  integers or booleans that were not computed were read, as zeros or valid "
-            f"positions: {integers}"
-        )
-    if drawn := _places(result, "drawn"):
-        lines.append(f"  {DRAWN}: {drawn}")
+    for read in reads[:MOST_NAMED]:
+        assumed = _assumed(read, result["rows"])
+        lines.append(f"    {read['place']} ({times(read['count'])}): {assumed}")
+    if len(reads) > MOST_NAMED:
+        lines.append(f"    and at {len(reads) - MOST_NAMED} more lines")
+    if reads:
+        lines.append(f"  {OTHERWISE}")
     return lines
 
 
-def _places(result: Result, learned: str) -> str:
-    counts: dict[str, int] = {}
-    for read in result["uncomputed"]:
-        if read["learned"] == learned:
-            counts[read["place"]] = counts.get(read["place"], 0) + read["count"]
-    return enumerate_places(counts)
+def decisive_places(result: Result) -> set[str]:
+    """The places whose reads make the verdict unsure."""
+    return {read["place"] for read in result["uncomputed"] if read["learned"] in STRENGTH}
+
+
+def _strongest(result: Result) -> list[Result]:
+    """For each of these places what is most consequential, the most consequential first."""
+    found: dict[str, Result] = {}
+    for read in sorted(
+        (read for read in result["uncomputed"] if read["learned"] in STRENGTH),
+        key=lambda read: STRENGTH.index(read["learned"]),
+    ):
+        first = found.setdefault(read["place"], {**read, "count": 0})
+        if first["learned"] == read["learned"]:
+            first["count"] += read["count"]
+            first["reached"] = first["reached"] or read["reached"]
+    return list(found.values())
+
+
+def _assumed(read: Result, rows: str) -> str:
+    if read["learned"] == "size":
+        many = "many" if rows == "all" else "few"
+        return f"the size of a result, with as {many} rows as possible"
+    if read["learned"] == "drawn":
+        return "a choice, as of experts or a token, drawn at random, each equally likely"
+    if read["reached"]:
+        return f"a number, computed from zeros; it reached {read['reached']}"
+    return "an integer or a boolean, computed from zeros or valid positions"

@@ -17,7 +17,7 @@ KIND_NAMES = {
     "optimizer": "optimizer state",
     "gradients": "gradients",
     "kv_cache": "KV cache",
-    "libraries": "libraries' own",
+    "libraries": "cuBLAS workspaces",
     "activations": "activations",
     "graphs": "graphs",
     "temporaries": "temporaries",
@@ -67,8 +67,8 @@ def _end(result: Result) -> str:
         return f"it was {result['partial']}, so this report is partial"
     if result["ended_by"]:
         return (
-            f"ended: a value that was not computed was read at {result['ended_by']}, before "
-            f"{result['error']}"
+            f"it ended with {result['error']}, perhaps because of a value that the simulated GPU "
+            f"does not compute: {result['ended_by']} read the last one"
         )
     return f"it ended with status {result['program_status']}"
 
@@ -78,12 +78,13 @@ def range_of(result: Result) -> list[str]:
     most = result["all_rows"]
     if most is None:
         return []
-    peaks = [
-        size_text(max(d["peak_in_use_bytes"] for d in run["devices"])) for run in (result, most)
-    ]
+    few, many = (
+        size_text(max(device["peak_in_use_bytes"] for device in run["devices"]))
+        for run in (result, most)
+    )
     return [
-        f"  peak in use {peaks[0]} with as few rows as possible, {peaks[1]} with as many: then it "
-        f"{verdict(most)}"
+        f"  with as few rows as possible {few} of the card are in use at the peak, with as many "
+        f"{many}: then it {verdict(most)}"
     ]
 
 
@@ -95,9 +96,9 @@ def lines_of(result: Result) -> list[str]:
     size = f"{size_text(card['memory_bytes'])}{' (set)' if card['own_memory'] else ''}"
     head = f"{name}, {size}, allocator {result['allocator']}"
     lines = ["", f"simulated {head}", f"  {verdict(result)}"]
-    lines += [*_certainty.lines_of(result), *range_of(result)]
+    lines += [*range_of(result), *_certainty.lines_of(result)]
     if others := result["other_engines"]:
-        lines.append(f"  cuDNN took another engine for lack of memory, {times(others)}")
+        lines.append(f"  cuDNN took another algorithm for lack of memory, {times(others)}")
     if result["out_of_memory"]:
         lines += _failure(result)
     for device in result["devices"]:
@@ -118,7 +119,7 @@ def _failure(result: Result) -> list[str]:
     free = size_text(failure["device_free_bytes"])
     lines = [
         f"  asked for {size_text(failure['requested_bytes'])}{where}, while the card had {free} "
-        f"free and {size_text(cached)} lay cached in pieces",
+        f"free and the allocator {size_text(cached)} more, in pieces that could not serve it",
     ]
     if is_limited(failure):
         ours = " or memory_limit_mb" if result["allocator"] == "ferro_alloc" else ""
@@ -127,22 +128,22 @@ def _failure(result: Result) -> list[str]:
             f"  {size_text(failure['reserved_bytes'])} were reserved of "
             f"{size_text(failure['limit_bytes'])}, the limit by {limits} in the program"
         )
-    return lines + _parts(failure, "held then")
+    return lines + _parts(failure, "at that moment")
 
 
 def _device(result: Result, device: Result) -> list[str]:
     card = result["card"]
     source = card["context_source"]
     rows = [
-        ("card", size_text(card["memory_bytes"])),
+        ("memory of the card", size_text(card["memory_bytes"])),
         (f"CUDA context ({source})", size_text(card["context_bytes"])),
-        ("kernels of libraries (as on an H100)", size_text(card["libraries_bytes"])),
+        ("GPU code of libraries (as on an H100)", size_text(card["libraries_bytes"])),
         ("peak reserved by PyTorch", size_text(device["peak_reserved_bytes"])),
-        ("  of it peak allocated", size_text(device["peak_allocated_bytes"])),
+        ("  peak in use by tensors", size_text(device["peak_allocated_bytes"])),
     ]
     if device["outside_bytes"]:
         rows.append(("other memory of the driver", size_text(device["outside_bytes"])))
-    rows.append(("least free", size_text(device["spare_bytes"])))
+    rows.append(("least free memory", size_text(device["spare_bytes"])))
     lines = ["", *table(rows)]
     if device["emptied_cache"]:
         times = f"{device['emptied_cache']} time{'s' if device['emptied_cache'] > 1 else ''}"

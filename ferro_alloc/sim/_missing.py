@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -12,6 +12,10 @@ MOST_NAMED = 8
 """Maximum number of places, kernels and functions in a line; the rest is counted."""
 DRAWN = "choices were drawn at random, each class equally likely"
 """How a line about drawn choices begins."""
+SHOWN = "numbers that the program only shows were not computed, but assumed as zeros"
+DECIDING = "values that may decide what the program does were not computed, but assumed"
+LINES = {"drawn": DRAWN, "float": SHOWN}
+"""Of what the program learned; others are in the line DECIDING."""
 OTHERWISE = "do it on the CPU"
 ADVICE = {
     "cuDNN": "set torch.backends.cudnn.enabled = False around it",
@@ -24,10 +28,9 @@ ADVICE = {
 class Missed:
     """What the simulated GPU could not do, in one process or in several."""
 
-    reads: dict[str, int] = field(default_factory=dict)
-    """Places that read values which nothing computed, with the number of reads."""
-    drawn: dict[str, int] = field(default_factory=dict)
-    """The same for values that follow from drawn choices."""
+    reads: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Places that read values which nothing computed, with the number of reads, by the beginning of
+    their line."""
     kernels: list[str] = field(default_factory=list)
     """Kernels from outside of operators, each with the line that first launched it if known."""
     failures: list[tuple[str, str]] = field(default_factory=list)
@@ -36,26 +39,35 @@ class Missed:
 
     def add(self, other: Missed) -> None:
         """Adds what another process missed."""
-        for own, others in ((self.reads, other.reads), (self.drawn, other.drawn)):
-            for place, count in others.items():
-                own[place] = own.get(place, 0) + count
+        for line, places in other.reads.items():
+            for place, count in places.items():
+                self.add_read(line, place, count)
         self.kernels = list(dict.fromkeys(self.kernels + other.kernels))
         failures = [(library, operator) for library, operator in self.failures + other.failures]
         self.failures = list(dict.fromkeys(failures))
         self.functions = list(dict.fromkeys(self.functions + other.functions))
 
-    def lines(self) -> list[str]:
-        """The lines of `not_simulated()`."""
+    def add_read(self, line: str, place: str, count: int) -> None:
+        places = self.reads.setdefault(line, {})
+        places[place] = places.get(place, 0) + count
+
+    def lines(self, leave_out: Collection[str] = ()) -> list[str]:
+        """The lines of `not_simulated()`. Each place is in one, and those to leave out in none."""
         lines = []
-        if self.reads:
-            lines.append(
-                "values taken that were not computed, zeros or valid positions: "
-                + enumerate_places(self.reads)
-            )
-        if self.drawn:
-            lines.append(f"{DRAWN}: {enumerate_places(self.drawn)}")
+        named = set(leave_out)
+        for line in (DECIDING, DRAWN, SHOWN):
+            places = {
+                place: count
+                for place, count in self.reads.get(line, {}).items()
+                if place not in named
+            }
+            named |= set(places)
+            if places:
+                lines.append(f"{line}: {enumerate_places(places)}")
         if self.kernels:
-            lines.append(f"kernels that did nothing: {enumerate_names(self.kernels)}")
+            lines.append(
+                f"kernels that the simulated GPU did not run: {enumerate_names(self.kernels)}"
+            )
         missing = [
             f"{library} in {enumerate_names([operator for _, operator in group])}"
             f" ({ADVICE.get(library, OTHERWISE)})"
@@ -70,7 +82,7 @@ class Missed:
             # cuFFT and cuSOLVER fail because NVIDIA's libcudart is linked into them.
             if not ("libcudart in lib" in function and any(name in function for name in named))
         ]
-        lines.append(f"not simulated: {enumerate_names(missing) or 'nothing was missed'}")
+        lines.append(f"calls that are not simulated: {enumerate_names(missing) or 'none'}")
         return lines
 
 
@@ -86,8 +98,7 @@ def missed() -> Missed:
     )
     for read in _control.uncomputed_reads():
         place = read.place or f"outside of Python, in {read.operator}"
-        counts = found.drawn if read.learned == "drawn" else found.reads
-        counts[place] = counts.get(place, 0) + read.count
+        found.add_read(LINES.get(read.learned, DECIDING), place, read.count)
     return found
 
 
@@ -95,7 +106,7 @@ def not_simulated() -> list[str]:
     """Returns these lines; the last lists libraries and functions that failed, and what to do.
 
     Earlier lines, if any, list places that read values which nothing computed or which follow from
-    drawn choices, and kernels that were launched outside of PyTorch's operators and did nothing.
+    drawn choices, each in one line, and kernels that were launched outside of PyTorch's operators.
     """
     return missed().lines()
 

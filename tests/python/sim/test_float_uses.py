@@ -725,6 +725,7 @@ import math, torch
 weights = torch.randn(2048, 2048, device="cuda")
 w = (weights @ weights)[0, 0]
 """
+SAME_LINE = "a conversion to an integer or a condition in the same line"
 USES = [
     "n = w.cpu().long().item()",
     "n = int(w.item())",
@@ -755,7 +756,13 @@ if model.is_good: pass
 def test_a_number_that_decides_qualifies_the_verdict(simulate: Simulate, use: str) -> None:
     done, result = simulate(UNKNOWN + use)
     assert done.returncode == 13, done.stderr
-    assert [read["learned"] for read in result["uncomputed"]] == ["integer"]
+    (read,) = result["uncomputed"]
+    assert read["learned"] == "integer"
+    assert read["reached"].startswith(
+        ("the condition at train.py:", "an integer at train.py:")
+    ) or (read["reached"] in ("the size at train.py:4", SAME_LINE))
+    assert f"({read['count']} times)" in done.stderr or "(once)" in done.stderr
+    assert f"a number, computed from zeros; it reached {read['reached']}\n" in done.stderr
 
 
 LOOP = """\

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ferro_alloc.fit import _certainty, _runs
+from tests.programs import Completed
 from tests.python.commands import command
 from tests.python.sim.conftest import Result, Simulate
 
@@ -28,6 +29,11 @@ print(len(picked))
 PLACE = "train.py:6"
 
 
+def report_of(done: Completed) -> str:
+    """What the command prints after the program's own output."""
+    return done.stderr[done.stderr.index("\nsimulated ") :]
+
+
 def learned(result: Result) -> dict[str, str]:
     return {read["place"]: read["learned"] for read in result["uncomputed"]}
 
@@ -43,15 +49,15 @@ def test_the_range_of_a_size_that_depends_on_unknown_values(simulate: Simulate) 
     peaks = [run["devices"][0]["peak_allocated_bytes"] for run in (result, most)]
     assert 512 * MIB <= peaks[1] - peaks[0] < 514 * MIB
     assert "FITS AS FAR AS KNOWN, with" in done.stderr
-    assert f"assumed as few rows as possible: {PLACE} (once)" in done.stderr
-    assert "with as few rows as possible, " in done.stderr
+    assert f"{PLACE} (once): the size of a result, with as few rows as possible" in done.stderr
+    assert "with as few rows as possible 1." in done.stderr
 
 
 def test_it_may_fit_only_with_few_rows(simulate: Simulate) -> None:
     done, result = simulate(MASKS, "--memory", "1640m")
     assert done.returncode == 13, done.stderr
     assert result["all_rows"]["verdict"] == "does not fit"
-    assert "as many: then it DOES NOT FIT AS FAR AS KNOWN: short by" in done.stderr
+    assert ": then it DOES NOT FIT AS FAR AS KNOWN: short by" in done.stderr
 
 
 @pytest.mark.parametrize(("rows", "count"), [("none", 0), ("all", 2048)])
@@ -115,14 +121,28 @@ TURNED = f"{UNKNOWN}\nlength = int(unknown.mean())"
 TRUTH = f"{UNKNOWN}\nassert not unknown.mean()"
 
 
-@pytest.mark.parametrize("program", [BRANCHES, COUNTS, EQUALS, COPIES, TURNED, TRUTH])
-def test_integers_and_booleans_qualify_a_verdict(simulate: Simulate, program: str) -> None:
+WHOLE, NUMBER = "an integer or a boolean", "a number"
+
+
+@pytest.mark.parametrize(
+    ("program", "what"),
+    [
+        *((each, WHOLE) for each in (BRANCHES, COUNTS, EQUALS, COPIES)),
+        (TURNED, NUMBER),
+        (TRUTH, NUMBER),
+    ],
+)
+def test_integers_and_booleans_qualify_a_verdict(
+    simulate: Simulate, program: str, what: str
+) -> None:
     done, result = simulate(program)
     assert done.returncode == 13, done.stderr
     assert result["verdict"] == "fits as far as known"
     assert learned(result) == {"train.py:5": "integer"}
     assert result["all_rows"] is None
-    assert "were read, as zeros or valid positions: train.py:5 (once)" in done.stderr
+    assert f"train.py:5 (once): {what}, computed from zeros" in done.stderr
+    assert _certainty.OTHERWISE in done.stderr
+    assert report_of(done).count("train.py:5 (") == 1
 
 
 PRINTS = f"""\
@@ -180,6 +200,7 @@ for expert in range(8):
     sizes.append(len(tokens[rows]))
 print(sum(sizes), min(sizes) > 900, max(sizes) > 1024, max(sizes) < 1150)
 """
+CHOICE = "a choice, as of experts or a token, drawn at random, each equally likely"
 DRAWN = "choices were drawn at random, each class equally likely: train.py"
 
 
@@ -191,8 +212,8 @@ def test_the_rows_of_experts_are_those_of_a_draw(simulate: Simulate) -> None:
     assert result["all_rows"] is None
     # The tokens, and those of an expert: nearly a quarter of them.
     assert 640 * MIB < result["devices"][0]["peak_allocated_bytes"] < 820 * MIB
-    assert f"{DRAWN}:7 (8 times)" in done.stderr
-    assert "assumed as few rows" not in done.stderr
+    assert f"train.py:7 (8 times): {CHOICE}" in done.stderr
+    assert "as few rows" not in done.stderr
     assert any(line.startswith(DRAWN) for line in result["not_simulated"])
 
 
@@ -207,8 +228,8 @@ def test_unknown_values_beside_drawn_choices(simulate: Simulate, rows: str, coun
     done, result = simulate(ROUTES_AND_MASKS, "--rows", rows)
     assert done.stdout == f"8192 True True True\n{count}\n", done.stderr
     assert learned(result) == {"train.py:7": "drawn", "train.py:11": "size"}
-    assert f"{DRAWN}:7 (8 times)" in done.stderr
-    assert "rows as possible: train.py:11 (once)" in done.stderr
+    assert f"train.py:7 (8 times): {CHOICE}" in done.stderr
+    assert "train.py:11 (once): the size of a result, with as " in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -224,7 +245,7 @@ def test_reads_of_drawn_choices_qualify_a_verdict(simulate: Simulate, read: str)
     assert done.returncode == 13, done.stderr
     assert learned(result) == {"train.py:5": "drawn"}
     assert "train.py:5 reads values that follow from choices that the simulated GPU" in done.stderr
-    assert f"{DRAWN}:5 (once)" in done.stderr
+    assert f"train.py:5 (once): {CHOICE}" in done.stderr
 
 
 PRINTS_A_LOSS = """\
@@ -245,7 +266,8 @@ def test_a_printed_loss_does_not_qualify_it(simulate: Simulate) -> None:
     done, result = simulate(PRINTS_A_LOSS)
     assert (done.returncode, result["verdict"]) == (0, "fits"), done.stderr
     assert learned(result) == {"train.py:10": "float"}
-    assert "values taken that were not computed" in done.stderr
+    assert "numbers that the program only shows were not computed, but assumed" in done.stderr
+    assert _certainty.OTHERWISE not in done.stderr
 
 
 CHECKS_A_LOSS = f"""\
@@ -278,8 +300,8 @@ def test_a_program_that_such_a_value_ends(
     assert (result["verdict"], result["program_status"]) == ("unknown", 1)
     assert result["ended_by"] == f"train.py:{line}"
     assert result["error"].startswith(error)
-    said = f"ended: a value that was not computed was read at train.py:{line}, before {error}"
-    assert said in done.stderr
+    assert f"it ended with {error}" in done.stderr
+    assert f"does not compute: train.py:{line} read the last one" in done.stderr
 
 
 def test_a_status_without_such_values_is_the_programs(simulate: Simulate) -> None:
@@ -426,7 +448,8 @@ def test_a_run_without_values_records_no_reads(simulate: Simulate) -> None:
     done, result = simulate(MASKS, "--no-values")
     assert done.returncode == 13
     assert (result["verdict"], result["values"]) == ("fits as far as known", False)
-    assert "values were off, so it is unknown" in done.stderr
+    assert "no values were computed (--no-values, " in done.stderr
+    assert _certainty.OTHERWISE in done.stderr
 
 
 def run_of(verdict: str, *, learned: str = "float", most: Result | None = None) -> Result:
@@ -440,7 +463,9 @@ def run_of(verdict: str, *, learned: str = "float", most: Result | None = None) 
         "partial": "",
         "exit_status": {"fits": 0, "fits as far as known": 13}.get(verdict, 12),
         "program_status": 0,
-        "uncomputed": [{"place": "a.py:1", "operator": "f", "learned": learned, "count": 2}],
+        "uncomputed": [
+            {"place": "a.py:1", "operator": "f", "learned": learned, "count": 2, "reached": ""}
+        ],
         "out_of_memory": None if fits else {"requested_bytes": GIB, "device_free_bytes": 0},
         "all_rows": most,
         "devices": [{"peak_in_use_bytes": GIB, "spare_bytes": 7 * GIB, "peak_reserved_bytes": GIB}],
@@ -456,7 +481,7 @@ def test_a_comparison_reports_its_certainty(monkeypatch: pytest.MonkeyPatch) -> 
     text = "\n".join(_runs.comparison(compared))
     assert "it fits as far as known under native, native, native" in text
     assert "does not fit, 1.00 GiB in use" in text
-    assert "assumed as few rows as possible: a.py:1 (2 times)" in text
+    assert "a.py:1 (2 times): the size of a result, with as few rows as possible" in text
     assert "none of them" not in text
 
 
@@ -476,7 +501,7 @@ def test_a_comparison_names_drawn_choices(monkeypatch: pytest.MonkeyPatch) -> No
     compared = _runs.compare(_runs.Child([], []), GIB)
     assert compared["exit_status"] == 13
     text = "\n".join(_runs.comparison(compared))
-    assert "choices were drawn at random, each class equally likely: a.py:1 (2 times)" in text
+    assert f"a.py:1 (2 times): {CHOICE}" in text
     assert "with all rows" not in text
 
 
@@ -510,3 +535,88 @@ def test_the_second_run_has_the_programs_first_surroundings(
     done, result = simulate(f"import os\nassert 'FERRO_MOVED' not in os.environ\n{moves}")
     assert done.returncode == 13, done.stderr
     assert result["all_rows"]["program_status"] == 0
+
+
+STOPS_EARLY = f"""\
+{UNKNOWN}
+class Stopper:
+    def __init__(self):
+        self.best, self.bad = 9.0, 0
+    def step(self, loss):
+        if loss < self.best:
+            self.best, self.bad = loss, 0
+        else:
+            self.bad += 1
+        return self.bad > 2
+stopper = Stopper()
+for epoch in range(20):
+    loss = unknown.mean().item()
+    print(epoch, loss, flush=True)
+    if stopper.step(loss): break
+"""
+
+
+def test_a_number_that_ends_a_loop_is_named_with_its_condition(simulate: Simulate) -> None:
+    done, result = simulate(STOPS_EARLY)
+    assert done.returncode == 13, done.stderr
+    assert len(done.stdout.splitlines()) == 4
+    (read,) = result["uncomputed"]
+    assert (read["place"], read["reached"]) == ("train.py:16", "the condition at train.py:9")
+    report = report_of(done)
+    assert (
+        "  the program depended on values that the simulated GPU does not compute, and that were "
+        "assumed:\n"
+        "    train.py:16 (4 times): a number, computed from zeros; it reached the condition at "
+        "train.py:9\n"
+        f"  {_certainty.OTHERWISE}\n"
+    ) in report
+    assert report.count("train.py:16 (") == 1
+
+
+TWICE_IN_A_LINE = f"""\
+{UNKNOWN}
+for _ in range(2):
+    print(unknown.sum().item(), (unknown > 3).sum().item(), len(weights[unknown[:, 0] > 0]))
+    print(unknown.sum().item())
+    print(unknown.argmax().item(), unknown.sum().item())
+"""
+
+
+def test_a_line_is_named_once_under_its_strongest_label(simulate: Simulate) -> None:
+    done, result = simulate(TWICE_IN_A_LINE, "--rows", "none")
+    assert done.returncode == 13, done.stderr
+    report = report_of(done)
+    assert [line for line in report.splitlines() if "train.py:" in line and " time" in line] == [
+        "    train.py:6 (2 times): the size of a result, with as few rows as possible",
+        f"    train.py:8 (4 times): {CHOICE}",
+        "  numbers that the program only shows were not computed, but assumed as zeros: "
+        "train.py:7 (2 times)",
+    ]
+    # So does the list of the interface.
+    assert [
+        sum(f"train.py:{n} " in line for line in result["not_simulated"]) for n in (6, 7, 8)
+    ] == [
+        1,
+        1,
+        1,
+    ]
+
+
+def test_many_places_are_counted() -> None:
+    result = run_of("fits as far as known")
+    reads = [
+        {**result["uncomputed"][0], "place": f"a.py:{n}", "learned": "drawn"} for n in range(11)
+    ]
+    lines = _certainty.lines_of({**result, "uncomputed": reads})
+    assert lines[1:-2] == [f"    a.py:{n} (2 times): {CHOICE}" for n in range(8)]
+    assert lines[-2] == "    and at 3 more lines"
+
+
+def test_a_traceback_begins_in_the_program(simulate: Simulate) -> None:
+    done, _ = simulate(f"{UNKNOWN}\ndef fail():\n    raise ValueError('wrong')\nfail()")
+    said = done.stderr[: done.stderr.index("ValueError: wrong")].splitlines()
+    assert said[0] == "Traceback (most recent call last):"
+    assert [line.split(", ", 1)[1] for line in said if "File " in line] == [
+        "line 7, in <module>",
+        "line 6, in fail",
+    ]

@@ -160,7 +160,7 @@ def test_a_convolution_that_does_without_its_workspace_fits(
     assert result["other_engines"] == 1 + len(arguments)
     assert result["out_of_memory"] is None
     times = "2 times" if arguments else "once"
-    assert f"cuDNN took another engine for lack of memory, {times}" in done.stderr
+    assert f"cuDNN took another algorithm for lack of memory, {times}" in done.stderr
 
 
 def test_a_later_request_that_fails_does_not_fit(simulate: Simulate) -> None:

@@ -301,11 +301,12 @@ def test_the_command_ends_with_the_missing_parts(run_program: RunProgram, tmp_pa
     script.write_text(LIBRARIES)
     lines = run_program(SIMULATE, "simulate", str(script)).stderr.splitlines()
     assert lines[-1] == (
-        "  not simulated: cuFFT in aten::_fft_r2c (do it on the CPU), "
+        "  calls that are not simulated: cuFFT in aten::_fft_r2c (do it on the CPU), "
         "cuSOLVER in aten::_linalg_svd (do it on the CPU)"
     )
     assert lines[-2] == (
-        "  values taken that were not computed, zeros or valid positions: libraries.py:11 (once)"
+        "  numbers that the program only shows were not computed, but assumed as zeros: "
+        "libraries.py:11 (once)"
     )
 
 
