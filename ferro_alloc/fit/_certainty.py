@@ -22,6 +22,8 @@ ROWS_VARIABLE = "FERRO_ALLOC_SIM_ROWS"
 ROWS = ("none", "all")
 """Its values: as few rows as possible (`unique` of some elements has one), or as many."""
 OTHERWISE = "so it may have ended earlier or taken another way than on a card, or used less memory"
+OR_FITS = "so it may have taken another way than on a card, where it may need less memory"
+"""What is unsure of a program that fits, and of one that ran out of memory."""
 STRENGTH = ("size", "integer", "drawn")
 """What makes a verdict unsure, the most consequential first."""
 
@@ -73,7 +75,7 @@ def lines_of(result: Result) -> list[str]:
         return [
             "  no values were computed (--no-values, --no-backing, or a mode other than eager), so "
             "the program read zeros",
-            f"  {OTHERWISE}",
+            f"  {OR_FITS if result['out_of_memory'] else OTHERWISE}",
         ]
     lines = []
     reads = _strongest(result)
@@ -87,8 +89,10 @@ def lines_of(result: Result) -> list[str]:
         lines.append(f"    {read['place']} ({times(read['count'])}): {assumed}")
     if len(reads) > MOST_NAMED:
         lines.append(f"    and at {len(reads) - MOST_NAMED} more lines")
-    if reads:
+    if reads and not result["out_of_memory"]:
         lines.append(f"  {OTHERWISE}")
+    elif not lacks_surely(result):
+        lines.append(f"  {OR_FITS}")
     return lines
 
 
@@ -116,7 +120,9 @@ def _assumed(read: Result, rows: str) -> str:
         many = "many" if rows == "all" else "few"
         return f"the size of a result, with as {many} rows as possible"
     if read["learned"] == "drawn":
-        return "a choice, as of experts or a token, drawn at random, each equally likely"
-    if read["reached"]:
-        return f"a number, computed from zeros; it reached {read['reached']}"
-    return "an integer or a boolean, computed from zeros or valid positions"
+        what = "what follows from choices (argmax, topk, multinomial), drawn at random"
+    elif read["reached"]:
+        what = "a number, computed from zeros"
+    else:
+        what = "an integer or a boolean, computed from zeros or valid positions"
+    return f"{what}; it reached {read['reached']}" if read["reached"] else what

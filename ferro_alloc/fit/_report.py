@@ -67,8 +67,9 @@ def _end(result: Result) -> str:
         return f"it was {result['partial']}, so this report is partial"
     if result["ended_by"]:
         return (
-            f"it ended with {result['error']}, perhaps because of a value that the simulated GPU "
-            f"does not compute: {result['ended_by']} read the last one"
+            f"it ended with {result['error']}. If that comes from a value that the simulated GPU "
+            f"does not compute (the last was read at {result['ended_by']}), it may not occur on a "
+            "card"
         )
     return f"it ended with status {result['program_status']}"
 
@@ -78,14 +79,8 @@ def range_of(result: Result) -> list[str]:
     most = result["all_rows"]
     if most is None:
         return []
-    few, many = (
-        size_text(max(device["peak_in_use_bytes"] for device in run["devices"]))
-        for run in (result, most)
-    )
-    return [
-        f"  with as few rows as possible {few} of the card are in use at the peak, with as many "
-        f"{many}: then it {verdict(most)}"
-    ]
+    but = "but " if most["verdict"] not in FITTING else ""
+    return [f"  {but}with as many rows as possible it {verdict(most)}"]
 
 
 def lines_of(result: Result) -> list[str]:
@@ -96,11 +91,15 @@ def lines_of(result: Result) -> list[str]:
     size = f"{size_text(card['memory_bytes'])}{' (set)' if card['own_memory'] else ''}"
     head = f"{name}, {size}, allocator {result['allocator']}"
     lines = ["", f"simulated {head}", f"  {verdict(result)}"]
-    lines += [*range_of(result), *_certainty.lines_of(result)]
+    lines += range_of(result)
+    failure = result["out_of_memory"]
+    if failure:
+        lines += _cause(result, failure)
+    lines += _certainty.lines_of(result)
     if others := result["other_engines"]:
         lines.append(f"  cuDNN took another algorithm for lack of memory, {times(others)}")
-    if result["out_of_memory"]:
-        lines += _failure(result)
+    if failure and "requested_bytes" in failure:
+        lines += _parts(failure, "at that moment")
     for device in result["devices"]:
         if count > 1:
             lines += ["", f"  device {device['index']}"]
@@ -110,8 +109,8 @@ def lines_of(result: Result) -> list[str]:
     return lines
 
 
-def _failure(result: Result) -> list[str]:
-    failure = result["out_of_memory"]
+def _cause(result: Result, failure: Result) -> list[str]:
+    """What the request asked for, and what there was."""
     if "requested_bytes" not in failure:
         return [f"  {failure['error']}"]
     where = f" at {failure['file']}:{failure['line']}" if failure["file"] else ""
@@ -128,7 +127,7 @@ def _failure(result: Result) -> list[str]:
             f"  {size_text(failure['reserved_bytes'])} were reserved of "
             f"{size_text(failure['limit_bytes'])}, the limit by {limits} in the program"
         )
-    return lines + _parts(failure, "at that moment")
+    return lines
 
 
 def _device(result: Result, device: Result) -> list[str]:
@@ -146,8 +145,8 @@ def _device(result: Result, device: Result) -> list[str]:
     rows.append(("least free memory", size_text(device["spare_bytes"])))
     lines = ["", *table(rows)]
     if device["emptied_cache"]:
-        times = f"{device['emptied_cache']} time{'s' if device['emptied_cache'] > 1 else ''}"
-        lines.append(f"  short of memory, the allocator emptied its cache {times}")
+        often = times(device["emptied_cache"])
+        lines.append(f"  short of memory, the allocator emptied its cache {often}")
     if not result["out_of_memory"]:
         lines += _parts(device, "at the peak")
     return lines

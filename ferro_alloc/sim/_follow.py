@@ -80,6 +80,7 @@ MAX_PARTS = 1_000_000
 
 
 TOO_LONG = Reached("", "")
+CONVERSION = "conversion to an integer"
 
 
 class DecidesError(Exception):
@@ -151,7 +152,7 @@ class Follow:
             case ast.Call(func=function, keywords=keywords) as call:
                 name = name_of(function)
                 if name in SIZES or name in TO_INTEGERS:
-                    raise self._decides("size" if name in SIZES else "integer", call)
+                    raise self._decides("size" if name in SIZES else CONVERSION, call)
                 if name in ENDS:
                     return []
                 if name == "copy_" and isinstance(function, ast.Attribute):
@@ -470,7 +471,7 @@ class Follow:
         if name in ENDING_ATTRIBUTES and not (held.chosen and name in OF_SHAPE):
             return []
         if held.integers and name in ("item", "tolist"):
-            raise self._decides("integer", node)
+            raise self._decides(CONVERSION, node)
         if held.keys and name in ("get", "pop") and isinstance(call, ast.Call):
             first = call.args[0] if call.args else None
             if isinstance(first, ast.Constant) and not held.is_at(first.value):
@@ -585,7 +586,7 @@ class Follow:
         filters = name == "filter" and is_function
         maps = name == "map" and call.args and name_of(call.args[0]) in TO_INTEGERS
         if (name in SIZES or name in TO_INTEGERS or rounds or maps or filters) and not is_object:
-            what = "size" if name in SIZES else "condition" if filters else "integer"
+            what = "size" if name in SIZES else "condition" if filters else CONVERSION
             raise self._decides(what, call)
         if name in SHAPED and (held.integers or held.chosen):
             raise self._decides("size", call)

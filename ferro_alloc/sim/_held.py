@@ -61,15 +61,14 @@ class Reached(NamedTuple):
     """Where the number becomes a branch or a size."""
 
     what: str
-    """"condition", "index", "size" or "integer"."""
+    """"condition", "index", "size" or "conversion to an integer"."""
     place: str
     """As in "train.py:8"; empty if the search was too long."""
 
     def __str__(self) -> str:
         if not self.place:
             return "more of the program than the search of its source covers"
-        article = "an" if self.what == "integer" else "the"
-        return f"{article} {self.what} at {self.place}"
+        return f"the {self.what} at {self.place}"
 
 
 Outcome = frozenset[Given] | Reached

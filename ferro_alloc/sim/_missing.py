@@ -12,7 +12,7 @@ MOST_NAMED = 8
 """Maximum number of places, kernels and functions in a line; the rest is counted."""
 DRAWN = "choices were drawn at random, each class equally likely"
 """How a line about drawn choices begins."""
-SHOWN = "numbers that the program only shows were not computed, but assumed as zeros"
+SHOWN = "numbers that seem to decide nothing were not computed, but assumed as zeros"
 DECIDING = "values that may decide what the program does were not computed, but assumed"
 LINES = {"drawn": DRAWN, "float": SHOWN}
 """Of what the program learned; others are in the line DECIDING."""

@@ -168,7 +168,7 @@ def results_of(done: programs.Completed, *folders: Path) -> list[Run]:
     ]
 
 
-READS = "numbers that the program only shows were not computed, but assumed as zeros: "
+READS = "numbers that seem to decide nothing were not computed, but assumed as zeros: "
 
 WITH_LEAKS = {
     "test_over": "failure",

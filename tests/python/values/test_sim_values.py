@@ -305,7 +305,7 @@ def test_the_command_ends_with_the_missing_parts(run_program: RunProgram, tmp_pa
         "cuSOLVER in aten::_linalg_svd (do it on the CPU)"
     )
     assert lines[-2] == (
-        "  numbers that the program only shows were not computed, but assumed as zeros: "
+        "  numbers that seem to decide nothing were not computed, but assumed as zeros: "
         "libraries.py:11 (once)"
     )
 
