@@ -137,6 +137,12 @@ def main(argv: list[str]) -> int:
     if not words:
         arguments.error("no program was given: name a script, or -m and a module")
     program = Program(words[0], is_module=parsed.module, arguments=words[1:])
+    if behind := _behind(words[1:]):
+        print(
+            f"ferro_alloc: {behind} stands behind the program, so the program gets it; options of "
+            "simulate stand in front of the program",
+            file=sys.stderr,
+        )
     if not program.is_module and not Path(program.target).exists():
         arguments.error(f"there is no file '{program.target}'")
     if parsed.report is not None and parsed.what_if is not None:
@@ -236,6 +242,29 @@ def _question(text: str) -> Question:
         return Question.parse(text)
     except FerroError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _behind(words: list[str]) -> str:
+    """The first word of the program's that was probably meant as an option of this command: its
+    name and value fit. Programs often have `--gpu 0` and `--memory` of their own."""
+    for word, after in zip(words, [*words[1:], ""], strict=False):
+        name, equals, value = word.partition("=")
+        value = value if equals else after
+        if name in ("--what-if", "--no-values", "--no-backing"):
+            return name
+        if name == "--allocator" and value in _allocators.ALLOCATORS:
+            return f"{name} {value}"
+        if name == "--gpu" and _is_card(value):
+            return f"{name} {value}"
+    return ""
+
+
+def _is_card(name: str) -> bool:
+    try:
+        find_card(name)
+    except FerroError:
+        return False
+    return True
 
 
 def _options(parsed: argparse.Namespace) -> list[str]:

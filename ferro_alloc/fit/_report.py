@@ -11,6 +11,10 @@ from ferro_alloc.sim._missing import times
 
 SMALLEST_SHARE = 0.002
 """Minimum share of held memory for a line to be listed."""
+UNUSED = (
+    "this process used no GPU. Processes that it starts are not simulated: with torchrun, "
+    "simulate the ranks (torchrun ... -m ferro_alloc simulate ... train.py)"
+)
 KIND_NAMES = {
     "parameters": "parameters",
     "buffers": "buffers",
@@ -91,6 +95,8 @@ def lines_of(result: Result) -> list[str]:
     size = f"{size_text(card['memory_bytes'])}{' (set)' if card['own_memory'] else ''}"
     head = f"{name}, {size}, allocator {result['allocator']}"
     lines = ["", f"simulated {head}", f"  {verdict(result)}"]
+    if not any(device["peak_in_use_bytes"] for device in result["devices"]):
+        lines.append(f"  {UNUSED}")
     lines += range_of(result)
     failure = result["out_of_memory"]
     if failure:

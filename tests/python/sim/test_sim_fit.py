@@ -61,6 +61,34 @@ def test_no_report_rounds_memory_to_zero(
         assert "2.00 MiB" in said
 
 
+def test_a_process_without_a_gpu_says_so(simulate: Simulate) -> None:
+    done, _ = simulate("import torch\nprint(torch.ones(3).sum().item())")
+    assert "\n  this process used no GPU. Processes that it starts are not simulated" in done.stderr
+    done, _ = simulate("import torch\ntorch.ones(3, device='cuda')")
+    assert "used no GPU" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--gpu", "rtx-3060"), "--gpu rtx-3060"),
+        (("--gpu=RTX 4090",), "--gpu RTX 4090"),
+        (("--allocator", "native"), "--allocator native"),
+        (("--batch", "3", "--what-if", "batch"), "--what-if"),
+        (("--gpu", "0"), ""),
+        (("--gpu",), ""),
+        (("--allocator", "pool", "--memory", "3"), ""),
+    ],
+)
+def test_an_option_behind_the_program_is_noticed(
+    simulate: Simulate, words: tuple[str, ...], named: str
+) -> None:
+    done, _ = simulate("import sys\nprint(sys.argv[1:])", arguments=words)
+    assert done.stdout == f"{list(words)}\n"
+    said = f"ferro_alloc: {named} stands behind the program, so the program gets it"
+    assert (said in done.stderr) if named else ("behind the program" not in done.stderr)
+
+
 def gib_of(result: Result, kind: str) -> float:
     return float(result["devices"][0]["kinds"].get(kind, 0)) / GIB
 
