@@ -303,7 +303,7 @@ void Reads::note(const InOperator& inside, const OperatorTraits& traits,
   };
   // Copies of lists return nothing, and may have any type.
   const bool integers = results.empty() || !is_float(results.back());
-  const std::string where = integers ? std::string() : reached();
+  const std::string where = reached(integers);
   const Learned learned = !integers && where.empty() ? Learned::kFloat : Learned::kInteger;
   note_read(traits.name, unknown ? learned : std::min(learned, Learned::kDrawn), where);
 }

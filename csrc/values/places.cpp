@@ -142,22 +142,22 @@ void use_as_text(int change) { as_text += change; }
 
 void set_float_uses(py::function reached) { float_uses() = std::move(reached); }
 
-std::string reached() {
-  if (as_text > 0) {
-    return {};
-  }
-  if (as_integers > 0) {
-    return "a conversion to an integer or a condition in the same line";
-  }
-  if (Py_IsInitialized() == 0) {
+std::string reached(bool integers) {
+  if (as_text > 0 || Py_IsInitialized() == 0) {
     return {};
   }
   const py::gil_scoped_acquire gil;
-  const py::object frame = current_frame();
-  if (!frame || !float_uses() || is_of_torch(file_of(frame))) {
-    return {};
+  py::object frame = current_frame();
+  // What counts these calls is a function of this package.
+  while (as_integers > 0 && frame && !frame.is_none() && is_of_torch(file_of(frame))) {
+    frame = frame.attr("f_back");
   }
-  return float_uses()(frame).cast<std::string>();
+  std::string found;
+  if (frame && !frame.is_none() && float_uses() && !is_of_torch(file_of(frame))) {
+    found = float_uses()(frame, integers).cast<std::string>();
+  }
+  const bool unknown = found.empty() && as_integers > 0 && !integers;
+  return unknown ? "a conversion to an integer or a condition in the same line" : found;
 }
 
 void note_failure(const std::string& operation, const std::string& message) {

@@ -39,7 +39,7 @@ struct Failure {
 // Lines of files in these folders are not the program's. Called before the first read.
 void set_library_folders(std::vector<std::string> folders);
 
-// `reached(frame)` tells it from the source of that frame. Called before the first read.
+// `reached(frame, integers)` tells it from the source of that frame. Called before the first read.
 void set_float_uses(pybind11::function reached);
 
 // Records that an operator read uncomputed values for the program. Prints each place once to
@@ -48,10 +48,11 @@ void set_float_uses(pybind11::function reached);
 void note_read(const std::string& operation, Learned learned, const std::string& where = {});
 // Between these calls (1 and -1) the thread turns the numbers that it reads into integers or branches.
 void use_as_integers(int change);
-// The condition, index, size or integer that the floating-point number reaches which the program's
-// innermost line reads now, as in "the condition at train.py:8". Empty if it is only shown. Asks the
-// function of set_float_uses() about a line that is not a library folder's.
-std::string reached();
+// The condition, index or size that the number reaches which the program's innermost line reads now,
+// as in "the condition at train.py:8"; of a floating-point number also its conversion to an integer.
+// Empty if it is only shown. `integers`: integers or booleans are read. Asks the function of
+// set_float_uses() about a line that is not a library folder's.
+std::string reached(bool integers);
 // Between these, it only prints what it reads. Such reads count as those of floating-point numbers.
 void use_as_text(int change);
 // Records an operator's exception if it names a library of NVIDIA.

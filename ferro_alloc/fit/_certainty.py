@@ -121,8 +121,6 @@ def _assumed(read: Result, rows: str) -> str:
         return f"the size of a result, with as {many} rows as possible"
     if read["learned"] == "drawn":
         what = "what follows from choices (argmax, topk, multinomial), drawn at random"
-    elif read["reached"]:
-        what = "a number, computed from zeros"
     else:
-        what = "an integer or a boolean, computed from zeros or valid positions"
+        what = "a number or a boolean, computed from zeros"
     return f"{what}; it reached {read['reached']}" if read["reached"] else what

@@ -12,8 +12,8 @@ from ferro_alloc.sim._missing import times
 SMALLEST_SHARE = 0.002
 """Minimum share of held memory for a line to be listed."""
 UNUSED = (
-    "this process used no GPU. Processes that it starts are not simulated: with torchrun, "
-    "simulate the ranks (torchrun ... -m ferro_alloc simulate ... train.py)"
+    "no memory of a GPU was used, so this says nothing about a GPU. With torchrun, simulate the "
+    "ranks: torchrun ... -m ferro_alloc simulate ... train.py"
 )
 KIND_NAMES = {
     "parameters": "parameters",

@@ -54,8 +54,9 @@ class UncomputedRead:
     last: int = 0
     """The number of its last read, counted over all places from 1."""
     reached: str = ""
-    """The condition, index, size or integer that a floating-point number of it reaches, as in
-    "the condition at train.py:8"; empty if there is none."""
+    """The condition, index or size in the program's source that a number of it reaches, as in
+    "the condition at train.py:8"; of a floating-point number also its conversion to an integer.
+    Empty if there is none."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 Most programs print such numbers, for example the loss, so a read says nothing. The source does:
 `_follow` goes from the expression that reads through the source to a condition, an integer or an
-index. This module takes what a function returns to the frame that called it.
+index. This module takes what a function returns to the frame that called it. Integers and booleans
+are followed only to name what they reach.
 """
 
 from __future__ import annotations
@@ -16,17 +17,20 @@ from itertools import islice
 from types import CodeType, FrameType
 
 from ferro_alloc.sim._follow import TOO_LONG, DecidesError, Follow
-from ferro_alloc.sim._held import SHOWN, Given, Outcome, Reached
+from ferro_alloc.sim._held import SHOWN, Given, Held, Outcome, Reached
 from ferro_alloc.sim._sources import Source, is_of_program, source_of
 
 COMPREHENSIONS = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
 LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 """Functions whose caller is not the one that runs them."""
 
-Returned = frozenset[Given] | None
-"""What the call that a frame makes now returns; None: it reads the number."""
+Returned = frozenset[Given]
+"""What the call that a frame makes now returns."""
 
-_known: dict[tuple[str, CodeType, int, Returned], Outcome] = {}
+Reads = Held | Returned
+"""What the innermost call reads, or what an outer call returns."""
+
+_known: dict[tuple[str, CodeType, int, Reads], Outcome] = {}
 """Equal code may be of different files."""
 _lock = threading.RLock()
 """Held by a search, for the modules it uses keep what is not complete yet."""
@@ -41,26 +45,26 @@ def _renew_lock() -> None:
 os.register_at_fork(after_in_child=_renew_lock)
 
 
-def _use_in(frame: FrameType, returned: Returned) -> Outcome:
+def _use_in(frame: FrameType, reads: Reads) -> Outcome:
     code = frame.f_code
-    key = (code.co_filename, code, frame.f_lasti, returned)
+    key = (code.co_filename, code, frame.f_lasti, reads)
     if key not in _known:
         with _lock:
             if key not in _known:
-                _known[key] = _found_use(frame, returned)
+                _known[key] = _found_use(frame, reads)
     return _known[key]
 
 
-def _found_use(frame: FrameType, returned: Returned) -> Outcome:
+def _found_use(frame: FrameType, reads: Reads) -> Outcome:
     code = frame.f_code
     source = source_of(code.co_filename, frame.f_globals)
     if source is None:
         return SHOWN
     position = next(islice(code.co_positions(), frame.f_lasti // 2, None))
-    return _use_at(source, source.at(position), frame, returned)
+    return _use_at(source, source.at(position), frame, reads)
 
 
-def _use_at(source: Source, node: ast.AST | None, frame: FrameType, returned: Returned) -> Outcome:
+def _use_at(source: Source, node: ast.AST | None, frame: FrameType, reads: Reads) -> Outcome:
     if node is None:
         return SHOWN
     function = source.function(node)
@@ -73,8 +77,9 @@ def _use_at(source: Source, node: ast.AST | None, frame: FrameType, returned: Re
                 source_of(each.f_code.co_filename, each.f_globals)
     follow = Follow(source, function if is_called else None, None)
     try:
-        parts = follow.read(node) if returned is None else follow.received(node, returned)
-        return follow.run(parts)
+        if isinstance(reads, Held):
+            return follow.run(follow.read(node, reads))
+        return follow.run(follow.received(node, reads))
     except DecidesError as error:
         return error.reached
     except RecursionError:  # too many functions to look at, so it may decide
@@ -87,28 +92,28 @@ def _frames(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def reached(frame: FrameType) -> str:
+def reached(frame: FrameType, integers: bool = False) -> str:
     """The branch or size that the number reaches which the innermost call of `frame` reads, as in
-    "the condition at train.py:8". Empty if there is none.
+    "the condition at train.py:8". Empty if there is none. Where it reads `integers`, their
+    conversion to integers is none.
 
     Source that is odd or unknown is taken to show it. No failure reaches the program.
     """
     try:
-        return _reached(frame)
+        return _reached(frame, Held(integers=integers, whole=integers))
     except Exception:
         return ""
 
 
-def _reached(frame: FrameType) -> str:
+def _reached(frame: FrameType, reads: Reads) -> str:
     at: FrameType | None = frame
-    given: Returned = None
     while at is not None:
-        use = _use_in(at, given)
+        use = _use_in(at, reads)
         if isinstance(use, Reached):
             return str(use)
         if not use:
             return ""
-        given = use
+        reads = use
         at = _around(at)
         at = at.f_back if at is not None else None
     return ""

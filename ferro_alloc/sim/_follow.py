@@ -146,36 +146,44 @@ class Follow:
             return []  # whether a container has elements
         raise self._decides("condition", condition)
 
-    def read(self, node: ast.AST) -> Iterable[Part]:
+    def read(self, node: ast.AST, held: Held) -> Iterable[Part]:
         """The expressions with the number that the instruction at this expression reads."""
         match node:
             case ast.Call(func=function, keywords=keywords) as call:
                 name = name_of(function)
-                if name in SIZES or name in TO_INTEGERS:
+                if name in SIZES or (name in TO_INTEGERS and not held.whole):
                     raise self._decides("size" if name in SIZES else CONVERSION, call)
                 if name in ENDS:
                     return []
                 if name == "copy_" and isinstance(function, ast.Attribute):
-                    return self._loads_of_copy(function.value)
+                    return self._loads_of_copy(function.value, held)
                 for keyword in keywords:
                     if keyword.arg == "key":
-                        return self._follow_argument(call, keyword, Held().inside(CALLED))
-                return [(call, Held())]
+                        return self._follow_argument(call, keyword, held.inside(CALLED))
+                return [(call, held)]
             case ast.Subscript(ctx=ast.Store(), value=value):
-                return self._loads_of_copy(value)
+                return self._loads_of_copy(value, held)
             case ast.Tuple(ctx=ast.Store()) | ast.List(ctx=ast.Store()):
-                return self._loads_of(node, Held().inside(ANYWHERE))
+                return self._loads_of(node, held.inside(ANYWHERE))
             case ast.Tuple() | ast.List() | ast.Set():
-                return [(node, Held().inside(ANYWHERE))]
+                return [(node, held.inside(ANYWHERE))]
             case ast.expr() if getattr(self._parents[node], "iter", None) is node:
-                return [(node, Held().inside(ANYWHERE))]
+                return [(node, held.inside(ANYWHERE))]
+            case ast.expr() if getattr(self._parents[node], "test", None) is node:
+                return [(node, held)]
+            case ast.IfExp():
+                return [(node.test, held)]
+            case ast.UnaryOp(op=ast.Not()):
+                return [(node, held)]
+            case ast.expr() if held.whole:  # such as a part of a condition
+                return [(node, held)]
         return []
 
-    def _loads_of_copy(self, tensor: ast.expr) -> Iterable[Part]:
+    def _loads_of_copy(self, tensor: ast.expr, held: Held) -> Iterable[Part]:
         """Of numbers that were copied into a tensor on the host, or into a part of it."""
         while isinstance(tensor, ast.Subscript):
             tensor = tensor.value
-        return self._loads_of(tensor, Held())
+        return self._loads_of(tensor, held)
 
     def received(self, node: ast.AST, outcome: Iterable[Given]) -> Iterator[Part]:
         """Of what a function gave to the call or the attribute at this expression."""
@@ -371,7 +379,7 @@ class Follow:
             ) if test is node:
                 return self._decided(held, node)
             case ast.IfExp(test=test) if test is node:
-                return [] if held.keys else [(parent, Held(chosen=True))]
+                return [] if held.keys else [(parent, Held(chosen=True, whole=held.whole))]
             case ast.comprehension(ifs=ifs) if node in ifs:
                 return self._decided(held, node)
             case ast.UnaryOp(op=ast.Not()) if held.keys:
@@ -440,7 +448,7 @@ class Follow:
                     return []
                 if isinstance(ops[0], ast.In | ast.NotIn) and len(ops) == 1 and node in others:
                     return []
-                return [(parent, Held(integers=True))]
+                return [(parent, Held(integers=True, whole=held.whole))]
             case ast.BinOp(op=ast.Mod(), left=left) if _is_text(left):
                 return []
             case ast.BinOp():
@@ -470,7 +478,7 @@ class Follow:
             return self._follow_elements(call, node, held.element())
         if name in ENDING_ATTRIBUTES and not (held.chosen and name in OF_SHAPE):
             return []
-        if held.integers and name in ("item", "tolist"):
+        if held.integers and not held.whole and name in ("item", "tolist"):
             raise self._decides(CONVERSION, node)
         if held.keys and name in ("get", "pop") and isinstance(call, ast.Call):
             first = call.args[0] if call.args else None
@@ -585,7 +593,8 @@ class Follow:
         rounds = name == "round" and len(call.args) == 1 and not call.keywords
         filters = name == "filter" and is_function
         maps = name == "map" and call.args and name_of(call.args[0]) in TO_INTEGERS
-        if (name in SIZES or name in TO_INTEGERS or rounds or maps or filters) and not is_object:
+        converts = (name in TO_INTEGERS or rounds or maps) and not held.whole
+        if (name in SIZES or converts or filters) and not is_object:
             what = "size" if name in SIZES else "condition" if filters else CONVERSION
             raise self._decides(what, call)
         if name in SHAPED and (held.integers or held.chosen):
@@ -651,7 +660,7 @@ class Follow:
             held = held.element()
         is_compared = held.keys and not has_key
         if is_key or is_compared:
-            held = Held(chosen=True)
+            held = Held(chosen=True, whole=held.whole)
         if chooses:
             return [(call, held)]
         held = held.inside(ANYWHERE)

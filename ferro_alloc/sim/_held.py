@@ -29,6 +29,8 @@ class Held(NamedTuple):
     """An object that the number chose from others."""
     keys: tuple[Key, ...] = ()
     """Where the number is, from the outermost container. Empty: it is no container, or unknown."""
+    whole: bool = False
+    """Integers or booleans were read, so a conversion to integers decides nothing."""
 
     def inside(self, key: Key) -> Held:
         return self._replace(keys=(key, *self.keys)[:MAX_KEYS])

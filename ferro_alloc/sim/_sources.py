@@ -40,6 +40,8 @@ class Source:
         self.assigned: defaultdict[str, list[ast.expr]] = defaultdict(list)
         """The values of attributes, by their text."""
         self._at: dict[Position, ast.AST] = {}
+        self._tests: dict[Position, ast.AST] = {}
+        """The tests of statements: their jumps have the position of the whole statement."""
         self._calls: dict[tuple[int | None, int | None], ast.Call] = {}
         """By their ends: no two calls end with the same parenthesis."""
         self._stored: defaultdict[ast.AST, set[str]] = defaultdict(set)
@@ -70,6 +72,9 @@ class Source:
             place = (node.lineno, node.end_lineno, node.col_offset, node.end_col_offset)
             self._at.setdefault(place, node)
         match node:
+            case ast.If(test=test) | ast.While(test=test) | ast.Assert(test=test):
+                place = (node.lineno, node.end_lineno, node.col_offset, node.end_col_offset)
+                self._tests[place] = test
             case ast.Call():
                 self._calls[node.end_lineno, node.end_col_offset] = node
             case ast.Name(id=name, ctx=ast.Load()):
@@ -111,6 +116,8 @@ class Source:
 
     def at(self, position: Position) -> ast.AST | None:
         """The expression that an instruction of this position evaluates."""
+        if test := self._tests.get(position):
+            return test
         node = self._calls.get((position[1], position[3])) or self._at.get(position)
         match node:
             case ast.For(iter=of) | ast.AsyncFor(iter=of):

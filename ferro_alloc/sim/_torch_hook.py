@@ -78,7 +78,7 @@ def _observe_storages(torch: Any, computed: Any) -> None:
 
 def _observe_uses(torch: Any, computed: Any) -> None:
     """Of a floating-point number that is read, the program's source tells whether it is only shown.
-    `int(tensor)` and `if tensor` need no look at the source. To print a tensor, PyTorch itself
+    `int(tensor)` and `if tensor` show it in no case. To print a tensor, PyTorch itself
     reads sizes and branches."""
     computed.set_float_uses(_float_uses.reached)
     for name in ("__int__", "__bool__"):

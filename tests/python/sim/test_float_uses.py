@@ -358,6 +358,7 @@ class Number:
 
     shape = (1,)
     requires_grad = False
+    integers = False
 
     def __init__(self) -> None:
         self.reached: list[str] = []
@@ -367,11 +368,11 @@ class Number:
         return [bool(each) for each in self.reached]
 
     def item(self) -> float:
-        self.reached.append(reached(sys._getframe(1)))
+        self.reached.append(reached(sys._getframe(1), self.integers))
         return 0.0
 
     def cpu(self) -> Number:
-        self.reached.append(reached(sys._getframe(1)))
+        self.reached.append(reached(sys._getframe(1), self.integers))
         return Number()
 
     def tolist(self) -> list[float]:
@@ -380,8 +381,11 @@ class Number:
     def __float__(self) -> float:
         return self.item_of(sys._getframe(1))
 
+    def __bool__(self) -> bool:
+        return bool(self.item_of(sys._getframe(1)))
+
     def item_of(self, frame: object) -> float:
-        self.reached.append(reached(frame))  # type: ignore[arg-type]
+        self.reached.append(reached(frame, self.integers))  # type: ignore[arg-type]
         return 0.0
 
     def long(self) -> Number:
@@ -563,6 +567,33 @@ NAMED = [
 @pytest.mark.usefixtures("parts")
 @pytest.mark.parametrize(("program", "named"), NAMED)
 def test_what_it_reaches_is_named(program: str, named: str, tmp_path: Path) -> None:
+    assert number_of(program, tmp_path).reached[0] == named, program
+
+
+OF_INTEGERS = [
+    ("if w: pass", "the condition at program.py:1"),
+    ("x = 3\nif not (w > 3) and x:\n    print(x)", "the condition at program.py:2"),
+    ("x = 3\nwhile x > 4 or w:\n    print(x)\n    break", "the condition at program.py:2"),
+    ("assert not w, str(3)", "the condition at program.py:1"),
+    ("if w > 3 > 4:\n    pass\nelif w:\n    print(3)", "the condition at program.py:1"),
+    ("x = not w\nif x: pass", "the condition at program.py:2"),
+    ("x = w or 4\nprint(x)", ""),
+    ("x = 3 if w else 4\nprint(x)", ""),
+    ("x = 3 if w else 4\nif x > 3: pass", "the condition at program.py:2"),
+    ("n = w.item()\nx = math.sin(n)\nif n > 3: pass", "the condition at program.py:3"),
+    ("n = int(w.item())\ny = range(int(n))", "the size at program.py:2"),
+    ("n = w.item()\nif False:\n    y = [4, 5][n]", "the index at program.py:3"),
+    ("counts = w.cpu()\nn = counts.item()\nif n > 3: pass", "the condition at program.py:3"),
+    ("for n in w.tolist():\n    y = [4, 5][:int(n)]", "the index at program.py:2"),
+    ("n = w.item()\nprint(n, int(n), round(n), n / 3)", ""),
+]
+
+
+@pytest.mark.parametrize(("program", "named"), OF_INTEGERS)
+def test_what_integers_reach_is_named(
+    program: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Number, "integers", True)
     assert number_of(program, tmp_path).reached[0] == named, program
 
 
@@ -761,7 +792,9 @@ def test_a_number_that_decides_qualifies_the_verdict(simulate: Simulate, use: st
     assert read["learned"] == "integer"
     named = r"the (condition|size|conversion to an integer) at train\.py:\d+"
     assert re.fullmatch(f"{named}|{SAME_LINE}", read["reached"])
-    assert f"a number, computed from zeros; it reached {read['reached']}\n" in done.stderr
+    assert (
+        f"a number or a boolean, computed from zeros; it reached {read['reached']}\n" in done.stderr
+    )
 
 
 LOOP = """\

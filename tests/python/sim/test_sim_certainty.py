@@ -123,28 +123,36 @@ COPIES = f"{UNKNOWN}\nprint((unknown > 0).long().argmax(1).tolist()[:1])"
 
 TURNED = f"{UNKNOWN}\nlength = int(unknown.mean())"
 TRUTH = f"{UNKNOWN}\nassert not unknown.mean()"
-
-
-WHOLE, NUMBER = "an integer or a boolean", "a number"
+HIDDEN = f"{UNKNOWN}\nexec('length = int(unknown.mean())')"
+TRUTHS = f"{UNKNOWN}\nwhile (unknown > 3).any(): unknown -= 3"
+LENGTHS = f"{UNKNOWN}\ncount = int((unknown > 3).sum())\nprint(torch.zeros(count).shape)"
 
 
 @pytest.mark.parametrize(
-    ("program", "what"),
+    ("program", "reached"),
     [
-        *((each, WHOLE) for each in (BRANCHES, COUNTS, EQUALS, COPIES)),
-        (TURNED, NUMBER),
-        (TRUTH, NUMBER),
+        (BRANCHES, "the condition at train.py:5"),
+        (COUNTS, ""),
+        (EQUALS, ""),
+        (COPIES, ""),
+        (TURNED, "the conversion to an integer at train.py:5"),
+        (TRUTH, "the condition at train.py:5"),
+        (HIDDEN, "a conversion to an integer or a condition in the same line"),
+        (TRUTHS, "the condition at train.py:5"),
+        (LENGTHS, "the size at train.py:6"),
     ],
 )
 def test_integers_and_booleans_qualify_a_verdict(
-    simulate: Simulate, program: str, what: str
+    simulate: Simulate, program: str, reached: str
 ) -> None:
     done, result = simulate(program)
     assert done.returncode == 13, done.stderr
     assert result["verdict"] == "fits as far as known"
     assert learned(result) == {"train.py:5": "integer"}
     assert result["all_rows"] is None
-    assert f"train.py:5 (once): {what}, computed from zeros" in done.stderr
+    assert "train.py:5 (once): a number or a boolean, computed from zeros" in done.stderr
+    (read,) = result["uncomputed"]
+    assert read["reached"] == reached
     assert _certainty.OTHERWISE in done.stderr
     assert report_of(done).count("train.py:5 (") == 1
 
@@ -570,8 +578,8 @@ def test_a_number_that_ends_a_loop_is_named_with_its_condition(simulate: Simulat
     assert (
         "  the program depended on values that the simulated GPU does not compute, and that were "
         "assumed:\n"
-        "    train.py:16 (4 times): a number, computed from zeros; it reached the condition at "
-        "train.py:9\n"
+        "    train.py:16 (4 times): a number or a boolean, computed from zeros; it reached the "
+        "condition at train.py:9\n"
         f"  {_certainty.OTHERWISE}\n"
     ) in report
     assert report.count("train.py:16 (") == 1
