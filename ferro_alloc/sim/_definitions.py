@@ -5,14 +5,17 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
+from collections.abc import Iterator
 from types import FunctionType, ModuleType
 from typing import NamedTuple
 
 from ferro_alloc.sim._sources import (
+    FUNCTIONS,
     Source,
     decorators,
     is_of_program,
     name_of,
+    parsed_sources,
     source_of,
     sources_with,
     text_of,
@@ -22,6 +25,8 @@ from ferro_alloc.sim._sources import (
 class Function(NamedTuple):
     source: Source
     node: ast.AST
+    given: int = 0
+    """The number of arguments that it has of a `partial`."""
 
 
 class Class(NamedTuple):
@@ -38,6 +43,8 @@ class Foreign:
 
 
 FOREIGN = Foreign()
+VALUES = (ast.Name, ast.Attribute, ast.Lambda, ast.Call)
+NO_USERS = (*FUNCTIONS, ast.ClassDef, ast.Attribute, ast.Compare)
 Meaning = Function | Class | Object | Foreign | ModuleType | None
 """None: unknown."""
 
@@ -56,7 +63,7 @@ def meaning(source: Source, expression: ast.AST) -> Meaning:
 def _meaning(source: Source, expression: ast.AST) -> Meaning:
     match expression:
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
-            return Function(source, expression)
+            return None if "overload" in decorators(expression) else Function(source, expression)
         case ast.ClassDef():
             return Class(source, expression)
         case ast.Name(id=name, ctx=ast.Load()):
@@ -76,6 +83,13 @@ def _meaning(source: Source, expression: ast.AST) -> Meaning:
             of = source.class_of(source.function(expression))
             bases = above(Class(source, of)) if of else ()
             return Object(bases[0]) if bases else FOREIGN
+        case ast.Call(func=function, args=[of, *given]) if name_of(function) == "partial":
+            found = meaning(source, of)
+            return found._replace(given=len(given)) if isinstance(found, Function) else None
+        case ast.Call(func=ast.Name(id="getattr")):
+            return None
+        case ast.Call(func=function, args=[_, names]) if name_of(function) == "namedtuple":
+            return Class(source, _named_tuple(function, names))
         case ast.Call(func=function):
             found = meaning(source, function)
             if isinstance(found, Class):
@@ -129,17 +143,10 @@ def _meaning_of_attribute(source: Source, node: ast.expr, value: ast.expr, name:
 def _meaning_of_field(of: Class, name: str) -> Meaning:
     for each in (of, *above(of)):
         values = each.source.assigned.get(f"self.{name}", ())
-        inside = [value for value in values if _class_around(each.source, value) is each.node]
+        inside = [value for value in values if each.node in each.source.around(value)]
         if inside:
             return _first_known([meaning(each.source, value) for value in inside])
     return FOREIGN
-
-
-def _class_around(source: Source, node: ast.AST) -> ast.AST | None:
-    at: ast.AST | None = node
-    while at is not None and not isinstance(at, ast.ClassDef):
-        at = source.parents.get(at)
-    return at
 
 
 def _first_known(found: list[Meaning]) -> Meaning:
@@ -169,8 +176,11 @@ def _definition(of: object) -> Meaning:
         return FOREIGN
     source = source_of(file, module.__dict__)
     name = str(getattr(of, "__qualname__", "")).replace("<locals>.", "")
-    if source is None or (node := source.definitions.get(name)) is None:
+    if source is None:
         return None
+    if (node := source.definitions.get(name)) is None:  # a call made it
+        values = source.bound.get((source.tree, name), ())
+        return _first_known([meaning(source, value) for value in values])
     return Class(source, node) if isinstance(node, ast.ClassDef) else Function(source, node)
 
 
@@ -189,7 +199,9 @@ def method(of: Class, name: str) -> Function | None:
     for each in (of, *above(of)):
         for node in each.node.body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
-                return Function(each.source, node)
+                found = meaning(each.source, node)
+                if isinstance(found, Function):
+                    return found
     return None
 
 
@@ -202,17 +214,68 @@ def methods_named(name: str) -> list[Function]:
     ]
 
 
-def fields(of: Class) -> list[str]:
-    """The fields of a dataclass or a named tuple, in the order of its arguments."""
-    is_data = "dataclass" in decorators(of.node) or any(
-        name_of(base) == "NamedTuple" for base in of.node.bases
-    )
+def fields(of: Class) -> dict[str, int | None]:
+    """The fields of a class without `__init__`, such as a dataclass, in the order of its arguments.
+    Those of a named tuple have indices."""
+    bases = {name_of(base) for base in of.node.bases}
+    is_tuple = not bases.isdisjoint({"NamedTuple", "namedtuple"})
     lines = [*(line for base in above(of) for line in base.node.body), *of.node.body]
-    return [
-        line.target.id
+    names = dict.fromkeys(
+        name_of(line.target)
         for line in lines
-        if is_data and isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
-    ]
+        if isinstance(line, ast.AnnAssign) and "TypedDict" not in bases
+    )
+    return {name: place if is_tuple else None for place, name in enumerate(names)}
+
+
+def _named_tuple(made: ast.expr, names: ast.expr) -> ast.ClassDef:
+    """The class that `namedtuple` makes of names."""
+    texts = [str(each.value) for each in ast.walk(names) if isinstance(each, ast.Constant)]
+    words = " ".join(texts).replace(",", " ").split()
+    lines = [ast.AnnAssign(ast.Name(word), ast.Constant(None), None, 1) for word in words]
+    return ast.ClassDef("", [made], [], [*lines], [])
+
+
+def callable_values(source: Source, called: ast.expr) -> Iterator[Function]:
+    """The functions of the program that an unknown expression may call: those that the program
+    passes on or stores, and if `getattr` is called, the methods whose names it has as texts."""
+    around = source.function(called)
+    names = (getattr(each, "name", None) for each in (around, source.class_of(around)))
+    sources_with(*(f"{name}(" for name in names if name))  # they pass functions to it
+    of_program = parsed_sources()
+    if isinstance(called, ast.Call) and name_of(called.func) == "getattr":
+        texts = {text for each in of_program for text in each.texts}
+        for each in of_program:
+            for name in texts & each.methods.keys():
+                yield from (Function(each, node) for node in each.methods[name])
+        return
+    for each in of_program:
+        if each not in _functions_as_values:
+            _functions_as_values[each] = [*_values_in(each)]
+        yield from _functions_as_values[each]
+
+
+_functions_as_values: dict[Source, list[Function]] = {}
+
+
+def _values_in(source: Source) -> Iterator[Function]:
+    """The functions that a file passes on or stores, and its methods `__call__`."""
+    yield from (Function(source, node) for node in source.methods["__call__"])
+    for node, parent in source.parents.items():
+        user = parent
+        if isinstance(node, ast.FunctionDef) and node.decorator_list and not source.class_of(node):
+            user = node.decorator_list[0]  # may register it
+        elif not isinstance(node, VALUES) or isinstance(parent, NO_USERS):
+            continue
+        if isinstance(user, ast.keyword):
+            user = source.parents[user]
+        if isinstance(user, ast.Call) and (
+            user.func is node or meaning(source, user.func) is FOREIGN
+        ):
+            continue
+        found = meaning(source, node)
+        if isinstance(found, Function):
+            yield found
 
 
 def is_property(function: ast.AST) -> bool:

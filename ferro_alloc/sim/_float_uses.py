@@ -69,12 +69,14 @@ def _use_at(source: Source, node: ast.AST | None, frame: FrameType, reads: Reads
         return SHOWN
     function = source.function(node)
     at = _around(frame)
-    is_called = at is not None and not at.f_code.co_flags & LATER
+    callers = [
+        each for each in _frames((at or frame).f_back) if is_of_program(each.f_code.co_filename)
+    ]
+    is_called = at is not None and not at.f_code.co_flags & LATER and bool(callers)
     is_called = is_called and isinstance(function, ast.FunctionDef)
     if not is_called:  # calls of its name are looked for, also in the files of these frames
-        for each in _frames(frame):
-            if is_of_program(each.f_code.co_filename):
-                source_of(each.f_code.co_filename, each.f_globals)
+        for each in callers:
+            source_of(each.f_code.co_filename, each.f_globals)
     follow = Follow(source, function if is_called else None, None)
     try:
         if isinstance(reads, Held):

@@ -2,17 +2,19 @@
 
 It goes through expressions, assigned names, containers, attributes, returned values, generators,
 and the functions and methods of the program that get the number. Not followed are installed
-packages, `getattr`, special methods such as `__getitem__`, methods of a subclass that an object of
-its base may have, and variables that other modules import. The order of statements plays no role.
+packages, special methods such as `__getitem__`, setters, methods of a subclass that an object of
+its base may have, and variables that other modules import. The order of statements plays a role for
+names only: a name that is bound again has the number no longer.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 
 from ferro_alloc.sim import _definitions
-from ferro_alloc.sim._definitions import Class, Function, Object, is_property, meaning
+from ferro_alloc.sim._definitions import FOREIGN, Class, Function, Object, is_property, meaning
 from ferro_alloc.sim._held import (
     ANYWHERE,
     CALLED,
@@ -26,7 +28,6 @@ from ferro_alloc.sim._held import (
     Reached,
 )
 from ferro_alloc.sim._sources import (
-    FUNCTIONS,
     Source,
     decorators,
     name_of,
@@ -42,38 +43,33 @@ SHAPED |= {"repeat", "narrow", "split", "chunk", "topk", "new_empty", "new_zeros
 """They make sizes of integers; a floating-point number is none."""
 OF_INTEGERS = {"argmax", "argmin", "argsort", "bool", "byte", "int", "long", "nonzero", "short"}
 OF_INTEGERS |= {"bisect", "bisect_left", "bisect_right", "bucketize", "digitize", "searchsorted"}
+OF_INTEGERS |= {"index"}
 """They make integers on the host."""
 OF_FLOATS = {"double", "float", "half", "mean", "std", "var"}
 ENDS = {"print", "format", "str", "repr", "len", "type", "isinstance", "hasattr", "id"}
 # Unknown numbers are assumed to be finite.
 ENDS |= {"isfinite", "isnan", "isinf"}
-ENDING_ATTRIBUTES = {
-    "shape",
-    "size",
-    "dtype",
-    "device",
-    "numel",
-    "dim",
-    "ndim",
-    "stride",
-    "nbytes",
-    "is_cuda",
-    "is_contiguous",
-    "is_floating_point",
-    "requires_grad",
-    "grad_fn",
-    "format",
-}
+ENDING_ATTRIBUTES = {"shape", "size", "dtype", "device", "numel", "dim", "ndim", "stride", "nbytes"}
+ENDING_ATTRIBUTES |= {"is_cuda", "is_contiguous", "is_floating_point", "requires_grad", "grad_fn"}
+ENDING_ATTRIBUTES |= {"format", "empty", "full", "maxlen", "maxsize", "qsize"}
 OF_SHAPE = {"shape", "size", "numel", "dim", "ndim", "len"}
-FILLS = {"append", "add", "extend", "insert", "appendleft"}
+FILLS = {"append", "add", "extend", "insert", "appendleft", "put", "put_nowait"}
+TAKE = {"get", "get_nowait", "pop", "popleft"}
+PUSH = {"heappush", "insort", "insort_left", "insort_right"}
+NAMESPACES = {"SimpleNamespace", "Namespace"}
 DICTIONARIES = {"dict", "OrderedDict"}
-CHOOSE = {"min", "max"}
+CHOOSE = {"min", "max", "heappop"}
 ORDER = {"sorted", "sort", "nlargest", "nsmallest"}
 SEQUENCES = ORDER | {"list", "tuple", "set", "map", "reversed", "deque", "filter"}
 PAIRS = {"enumerate", "zip"}
-TENSORS = {"tensor", "as_tensor", "array", "asarray"}
-"""They are made of lists, and have the numbers at the same indices."""
+TENSORS = {"tensor", "as_tensor", "array", "asarray", "copy", "deepcopy"}
+"""They are made of containers, and have the numbers at the same indices."""
 PASS_ELEMENTS = CHOOSE | ORDER | {"map", "filter"}
+NOT_FINITE = re.compile(
+    r"[(\[{]?([-+]?(float\('[-+]?(inf|infinity|nan)'\)|\w+\.(inf|nan))[,)\]} ]*)+", re.I
+)
+METHODS_OF_VALUES = {"format", "get", "item", "float", "exp", "join"}
+"""They change nothing."""
 DISPLAYS = (ast.Set, ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 MAX_PARTS = 1_000_000
 """A search of so many takes a second or two. A number that reaches more may decide."""
@@ -99,6 +95,7 @@ class Search:
 
     def __init__(self) -> None:
         self.elsewhere: set[Part] = set()
+        self.origins: set[Part] = set()
         self.arguments: set[tuple[ast.AST, str, Held]] = set()
         self._parts = 0
 
@@ -236,15 +233,22 @@ class Follow:
         match target:
             case ast.Tuple(elts=elements) | ast.List(elts=elements):
                 for index, element in enumerate(elements):
+                    if isinstance(element, ast.Starred):
+                        held = held.moved(index)
                     if held.is_at(index):
                         yield from self._loads_of(element, held.element())
             case ast.Starred(value=value):
                 yield from self._loads_of(value, held.inside(ANYWHERE))
             case ast.Name(id=name):
-                function = self._source.binder(target, name)
-                for load in self._source.variable_loads(name, function):
-                    if self._loop_of(load, name) in (None, self._loop_of(target, name)):
-                        yield load, held
+                scope = self._source.binder(target, name)
+                stores: set[ast.AST] = {target}
+                is_changed = isinstance(self._parents[target], ast.AugAssign) and held.keys
+                if isinstance(target.ctx, ast.Load) or is_changed:  # all that have this object
+                    stores |= set(self._source.stores_before(target, name, scope))
+                    for store in stores:
+                        yield from self._loads_of_origin(store, held)
+                for load in self._source.loads_of(name, stores):
+                    yield load, held
             case ast.Attribute(value=value, attr=name):
                 found = meaning(self._source, value)
                 of = found.of if isinstance(found, Object) else None
@@ -255,18 +259,18 @@ class Follow:
             case ast.Subscript(value=value, slice=index):
                 yield from self._loads_of_object(value, held.inside(_key(index)))
 
-    def _loop_of(self, node: ast.AST, name: str) -> ast.AST | None:
-        """The innermost loop that binds the name and has the node in its target or body."""
-        at = node
-        while not isinstance(at, (*FUNCTIONS, ast.Module)):
-            before, at = at, self._parents[at]
-            if isinstance(at, ast.For | ast.AsyncFor) and (
-                before is at.target or before in at.body
-            ):
-                for each in ast.walk(at.target):
-                    if isinstance(each, ast.Name) and each.id == name:
-                        return at
-        return None
+    def _loads_of_origin(self, store: ast.AST, held: Held) -> Iterator[Part]:
+        """Of a number that was stored in an object that a target got from an expression."""
+        match self._parents.get(store):
+            case ast.Assign(value=ast.Name() | ast.Attribute() | ast.Subscript() as of):
+                pass
+            case ast.For(target=target, iter=of) if target is store:
+                held = held.inside(ANYWHERE)
+            case _:
+                return
+        if (of, held) not in self._search.origins:
+            self._search.origins.add((of, held))
+            yield from self._loads_of_object(of, held)
 
     def _loads_of_object(self, of: ast.expr, held: Held) -> Iterator[Part]:
         """Of a number that was stored in the object of an expression."""
@@ -315,7 +319,7 @@ class Follow:
         outer = self._source.function(self._parents[function])
         is_method = self._source.class_of(function) is not None
         if not is_method:
-            for load in self._source.variable_loads(name, outer):
+            for load in self._source.loads_of(name, [outer]):
                 yield load, held
         if not self._source.is_of_program or not (is_method or isinstance(outer, ast.Module)):
             return
@@ -325,7 +329,8 @@ class Follow:
                 if found is None and is_method and isinstance(load, ast.Attribute):
                     found = Function(self._source, function)
                 part = (load, held)
-                if found != Function(self._source, function) or part in self._search.elsewhere:
+                is_it = isinstance(found, Function) and found.node is function
+                if not is_it or part in self._search.elsewhere:
                     continue
                 if source is self._source:
                     yield part
@@ -340,7 +345,7 @@ class Follow:
             if key in self._search.arguments:  # by a call within itself
                 return SHOWN
             self._search.arguments.add(key)
-            loads = of.source.variable_loads(parameter, of.node)
+            loads = of.source.loads_of(parameter, [of.node])
             use: Outcome
             try:
                 use = Follow(of.source, of.node, self).run((load, held) for load in loads)
@@ -356,7 +361,6 @@ class Follow:
         """The expressions to go on with."""
         parent = self._parents[node]
         whole = [(parent, held)]
-        is_of_elements = held.first is not CALLED and not isinstance(held.first, Field)
         if isinstance(getattr(node, "ctx", None), ast.Store):
             return []
         match parent:
@@ -378,8 +382,12 @@ class Follow:
                 | ast.match_case(guard=test)
             ) if test is node:
                 return self._decided(held, node)
-            case ast.IfExp(test=test) if test is node:
-                return [] if held.keys else [(parent, Held(chosen=True, whole=held.whole))]
+            case ast.IfExp(test=test, body=one, orelse=other) if test is node:
+                return [] if held.keys else self._chosen_from(parent, node, held, one, other)
+            case ast.BoolOp(values=[*before, last]) if node in before and not held.keys:
+                arms = (*before[before.index(node) + 1 :], last)
+                self._chosen_from(parent, node, held, *arms)
+                return whole
             case ast.comprehension(ifs=ifs) if node in ifs:
                 return self._decided(held, node)
             case ast.UnaryOp(op=ast.Not()) if held.keys:
@@ -396,7 +404,7 @@ class Follow:
                 return []
             case ast.Subscript(slice=ast.Slice()) | ast.Starred():
                 return [(parent, held.moved())]
-            case ast.Subscript(slice=index) if is_of_elements:
+            case ast.Subscript(slice=index) if held.has_elements:
                 at = index.value if isinstance(index, ast.Constant) else None
                 return [(parent, held.element())] if at is None or held.is_at(at) else []
             case ast.Assign(targets=targets):
@@ -411,11 +419,13 @@ class Follow:
                 ast.For(iter=of, target=target)
                 | ast.AsyncFor(iter=of, target=target)
                 | ast.comprehension(iter=of, target=target)
-            ) if is_of_elements and of is node:
+            ) if held.has_elements and of is node:
                 if isinstance(held.first, str):  # the keys of a dictionary
                     return []
                 return self._loads_of(target, held.element())
-            case ast.withitem(optional_vars=ast.expr() as target) if held.keys and is_of_elements:
+            case ast.withitem(optional_vars=ast.expr() as target) if (
+                held.keys and held.has_elements
+            ):
                 return self._loads_of(target, held.element())
             case ast.Dict(keys=keys, values=values):
                 of_value = (name for name, value in zip(keys, values, strict=True) if value is node)
@@ -444,12 +454,14 @@ class Follow:
             case ast.Attribute():
                 return self._follow_attribute(parent, held)
             case ast.Compare(ops=ops, comparators=others):
-                if any(isinstance(op, ast.Is | ast.IsNot) for op in ops) or not is_of_elements:
+                if any(isinstance(op, ast.Is | ast.IsNot) for op in ops) or not held.has_elements:
+                    return []
+                if _asks_if_finite(parent):
                     return []
                 if isinstance(ops[0], ast.In | ast.NotIn) and len(ops) == 1 and node in others:
                     return []
                 return [(parent, Held(integers=True, whole=held.whole))]
-            case ast.BinOp(op=ast.Mod(), left=left) if _is_text(left):
+            case ast.BinOp(op=ast.Mod(), left=ast.Constant(value=str()) | ast.JoinedStr()):
                 return []
             case ast.BinOp():
                 return [(parent, held.moved())]
@@ -460,6 +472,18 @@ class Follow:
             case ast.expr():
                 return whole
         return []
+
+    def _chosen_from(
+        self, node: ast.AST, condition: ast.AST, held: Held, *arms: ast.expr
+    ) -> Iterable[Part]:
+        """Of expressions of which the number decides whether they are evaluated."""
+        for call in (each for arm in arms for each in ast.walk(arm) if isinstance(each, ast.Call)):
+            name, text = name_of(call.func), text_of(call.func)
+            is_foreign = meaning(self._source, call.func) is FOREIGN
+            only_computes = text.startswith(("math.", "np.")) or name in METHODS_OF_VALUES
+            if not only_computes and not (is_foreign and name == text):
+                raise self._decides("condition", condition)
+        return [(node, Held(chosen=True, whole=held.whole))]
 
     def _follow_attribute(self, node: ast.Attribute, held: Held) -> Iterable[Part]:
         """Of an attribute of what has the number."""
@@ -475,12 +499,12 @@ class Follow:
         if held.keys and name == "keys":
             return []
         if held.keys and name == "sort" and isinstance(call, ast.Call):
-            return self._follow_elements(call, node, held.element())
+            return self._follow_passed(call, node, held)
         if name in ENDING_ATTRIBUTES and not (held.chosen and name in OF_SHAPE):
             return []
         if held.integers and not held.whole and name in ("item", "tolist"):
             raise self._decides(CONVERSION, node)
-        if held.keys and name in ("get", "pop") and isinstance(call, ast.Call):
+        if held.keys and name in TAKE and isinstance(call, ast.Call):
             first = call.args[0] if call.args else None
             if isinstance(first, ast.Constant) and not held.is_at(first.value):
                 return []
@@ -516,25 +540,35 @@ class Follow:
                 parts += self.received(call, self._use_of_argument(function, name, each))
         if not is_certain:
             parts += self._follow_foreign_call(call, argument, held)
-            if held.keys and name_of(call.func) in PASS_ELEMENTS:
-                parts += self._follow_elements(call, argument, held.element())
+            parts += self._follow_passed(call, argument, held)
         return parts
 
-    def _follow_elements(self, call: ast.Call, argument: ast.AST, held: Held) -> Iterator[Part]:
-        """Of elements of an argument that the call passes to a function of the program."""
-        key = next((each for each in call.keywords if each.arg == "key"), None)
-        first = call.args[0] if call.args and name_of(call.func) in ("map", "filter") else None
-        function = key.value if key else first
-        if function is None or argument in (key, first):
+    def _follow_passed(self, call: ast.Call, argument: ast.AST, held: Held) -> Iterator[Part]:
+        """Of an argument, or its elements, that the call passes to a function among its arguments,
+        as `sorted(losses, key=f)`, `submit(f, loss)` and `Thread(target=f, args=[loss])` do."""
+        passed = [*call.args, *(each.value for each in call.keywords)]
+        own = (argument, getattr(argument, "value", None))
+        for function in passed if self._source.is_of_program else ():
+            found = meaning(self._source, function)
+            if isinstance(found, Function) and function not in own:
+                break
+        else:
             return
-        found = meaning(self._source, function)
-        names = positional(found.node) if isinstance(found, Function) else []
-        if isinstance(found, Function) and names:
-            for given in self._use_of_argument(found, names[0], held):
+        rest = call.args[passed.index(function) + 1 :]
+        if (name := name_of(call.func)) in PASS_ELEMENTS:
+            held = held.element()
+            if name != "map":
+                argument, rest = function, [function]
+        elif isinstance(argument, ast.keyword) and argument.arg == "args":
+            argument = ast.Starred(argument.value)
+            rest = [argument]
+        made = ast.Call(function, rest, call.keywords)
+        for parameter, part in self._parameters(made, found, argument, held):
+            for given in self._use_of_argument(found, parameter, part):
                 if given.parameter is None:
-                    yield from self._follow_foreign_call(
-                        call, key or function, given.held.inside(CALLED)
-                    )
+                    part = given.held.inside(CALLED)
+                    key = function if function in call.args else ast.keyword("key", function)
+                    yield from self._follow_foreign_call(call, key, part)
 
     def _functions_of(self, function: ast.expr) -> tuple[list[Function], bool]:
         """The functions of the program that a call may run, and whether it runs no others."""
@@ -546,18 +580,39 @@ class Follow:
                 method = _definitions.method(found, "__init__")
             case Object(of=of):
                 method = _definitions.method(of, "__call__") or _definitions.method(of, "forward")
-            case None if isinstance(function, ast.Attribute) and self._source.is_of_program:
-                return _definitions.methods_named(function.attr), False
+            case None if self._source.is_of_program:
+                return self._functions_that_may_be(function), False
             case _:
                 return [], False
         return ([], False) if method is None else ([method], True)
+
+    def _functions_that_may_be(self, called: ast.expr) -> list[Function]:
+        """Those that an unknown expression may stand for at a call."""
+        call = self._parents[called]
+        assert isinstance(call, ast.Call)
+        if isinstance(called, ast.Attribute):
+            found = _definitions.methods_named(called.attr)
+            if found or not isinstance(meaning(self._source, called.value), Object):
+                return found
+        values = _definitions.callable_values(self._source, called)
+        return [each for each in dict.fromkeys(values) if self._takes(each, call)]
+
+    def _takes(self, of: Function, call: ast.Call) -> bool:
+        """Does the function take as many arguments as the call has?"""
+        arguments: ast.arguments = of.node.args  # type: ignore[attr-defined]
+        names = positional(of.node)[of.given + self._is_bound(call, of) :]
+        count = len(call.args)
+        if any(isinstance(each, ast.Starred) for each in call.args):
+            return True
+        least = len(names) - len(arguments.defaults) - len(call.keywords)
+        return least <= count and (count <= len(names) or arguments.vararg is not None)
 
     def _parameters(
         self, call: ast.Call, of: Function, argument: ast.AST, held: Held
     ) -> Iterator[tuple[str, Held]]:
         """The parameters that get an argument of a call."""
         arguments: ast.arguments = of.node.args  # type: ignore[attr-defined]
-        names = positional(of.node)[1 if self._is_bound(call, of) else 0 :]
+        names = positional(of.node)[of.given + self._is_bound(call, of) :]
         by_name = [*names, *(each.arg for each in arguments.kwonlyargs)]
         if isinstance(argument, ast.keyword):
             for name in by_name:
@@ -570,11 +625,14 @@ class Follow:
                 yield name, held if argument.arg is None else held.inside(argument.arg)
             return
         at = next((i for i, each in enumerate(call.args) if each is argument), len(call.args))
-        if any(isinstance(each, ast.Starred) for each in call.args[: at + 1]):
+        if isinstance(argument, ast.Starred) and isinstance(held.place, int):
+            at, held = at + held.place, held.element()
+        elif any(isinstance(each, ast.Starred) for each in call.args[: at + 1]):
             each = held.element() if isinstance(argument, ast.Starred) else held
             for name in names[at:]:
                 yield name, each
-        elif at < len(names):
+            return
+        if at < len(names):
             yield names[at], held
         elif arguments.vararg:
             yield arguments.vararg.arg, held.inside(at - len(names))
@@ -583,9 +641,14 @@ class Follow:
         """What a function that is not the program's makes of an argument."""
         name = name_of(call.func)
         found = meaning(self._source, call.func) if self._source.is_of_program else None
-        if isinstance(found, Class) and (names := _definitions.fields(found)):
-            return self._follow_into_fields(found, names, call, argument, held)
-        is_object = isinstance(held.first, Field)
+        if isinstance(found, Class) and (fields := _definitions.fields(found)):
+            of_place = dict(zip(map(id, call.args), fields, strict=False))
+            of = argument.arg if isinstance(argument, ast.keyword) else of_place.get(id(argument))
+            held = held.inside(Field(found, of, fields.get(of)) if of is not None else ANYWHERE)
+            return [(call, held), *self._follow_method(call, held, "__post_init__")]
+        if name in NAMESPACES and isinstance(argument, ast.keyword) and argument.arg:
+            return [(call, held.inside(Field(None, argument.arg)))]
+        is_object = isinstance(held.place, Field)
         is_key = isinstance(argument, ast.keyword) and argument.arg == "key"
         is_function = held.first is CALLED
         if is_function or isinstance(argument, ast.Starred):
@@ -601,9 +664,10 @@ class Follow:
             raise self._decides("size", call)
         if name in ENDS:
             return [(call, held)] if held.chosen and name in OF_SHAPE else []
-        if name in FILLS and isinstance(call.func, ast.Attribute):
+        if name in FILLS | PUSH and isinstance(call.func, ast.Attribute):
             held = held.element() if name == "extend" else held
-            return self._loads_of_object(call.func.value, held.inside(ANYWHERE))
+            filled = call.args[0] if name in PUSH else call.func.value
+            return self._loads_of_object(filled, held.inside(ANYWHERE))
         if is_object:
             return []
         if name in CHOOSE or name in ORDER:
@@ -611,11 +675,7 @@ class Follow:
         if name in SEQUENCES:
             held = held if is_function else held.element()
             return [(call, held.inside(ANYWHERE))]
-        if (
-            name in PAIRS
-            and isinstance(argument, ast.expr)
-            and not isinstance(argument, ast.Starred)
-        ):
+        if name in PAIRS and argument in call.args and not isinstance(argument, ast.Starred):
             place = 1 if name == "enumerate" else call.args.index(argument)
             return [(call, held.element().inside(place).inside(ANYWHERE))]
         keyword = argument.arg if isinstance(argument, ast.keyword) else None
@@ -642,23 +702,17 @@ class Follow:
             stored = self._loads_of_object(call.func.value, held.inside(_key(first)))
         return [(call, whole), *stored]
 
-    def _follow_into_fields(
-        self, of: Class, names: list[str], call: ast.Call, argument: ast.AST, held: Held
-    ) -> Iterable[Part]:
-        """Of an argument of a class that stores its arguments in these fields."""
-        given = dict(zip(map(id, call.args), names, strict=False))
-        name = argument.arg if isinstance(argument, ast.keyword) else given.get(id(argument))
-        held = held.inside(Field(of, name) if name is not None else ANYWHERE)
-        return [(call, held)]
-
     def _follow_order(self, call: ast.Call, held: Held, is_key: bool) -> Iterable[Part]:
         """Of the least, the greatest, or all of the arguments in an order that the number decides.
         A number that is compared is in the result. What has it, or has it as its key, is chosen."""
         chooses = name_of(call.func) in CHOOSE
-        has_key = any(each.arg == "key" for each in call.keywords)
+        key = next((each.value for each in call.keywords if each.arg == "key"), None)
         if not is_key and (not chooses or len(call.args) == 1):
             held = held.element()
-        is_compared = held.keys and not has_key
+        of = key.args[0] if isinstance(key, ast.Call) and key.args else None  # of an itemgetter
+        is_compared = held.keys and (
+            key is None or (isinstance(of, ast.Constant) and held.is_at(of.value))
+        )
         if is_key or is_compared:
             held = Held(chosen=True, whole=held.whole)
         if chooses:
@@ -669,16 +723,16 @@ class Follow:
         return [(call, held)]
 
 
+def _asks_if_finite(node: ast.Compare) -> bool:
+    """As `x != x` and `x == math.inf` do."""
+    texts = [ast.unparse(each) for each in (node.left, *node.comparators)]
+    is_same = texts[0] == texts[1] and isinstance(node.ops[0], ast.Eq | ast.NotEq)
+    return len(texts) == 2 and (is_same or any(map(NOT_FINITE.fullmatch, texts)))
+
+
 def _key(index: ast.expr | None) -> Key:
     """Where the element with this index is."""
     return index.value if isinstance(index, ast.Constant) else ANYWHERE
-
-
-def _is_text(node: ast.expr) -> bool:
-    match node:
-        case ast.Constant(value=str()) | ast.JoinedStr():
-            return True
-    return False
 
 
 def _object_of(called: ast.expr, of: Function) -> ast.expr:

@@ -18,6 +18,8 @@ MAX_KEYS = 5
 class Field(NamedTuple):
     of: Class | None
     name: str
+    at: int | None = None
+    """Of a named tuple."""
 
 
 class Held(NamedTuple):
@@ -39,11 +41,23 @@ class Held(NamedTuple):
         return self._replace(keys=self.keys[1:])
 
     def is_at(self, key: Key) -> bool:
-        return not self.keys or self.keys[0] is ANYWHERE or self.keys[0] == key
+        return not self.keys or self.place in (ANYWHERE, key)
 
-    def moved(self) -> Held:
-        """In a container whose elements have other indices now."""
-        return self.element().inside(ANYWHERE) if isinstance(self.first, int) else self
+    def moved(self, start: int = 0) -> Held:
+        """In a container whose elements have other indices now, from `start` on."""
+        is_moved = isinstance(self.place, int) and self.place >= start
+        return self.element().inside(ANYWHERE) if is_moved else self
+
+    @property
+    def has_elements(self) -> bool:
+        """Is it no function, and no object other than a named tuple?"""
+        return self.first is not CALLED and not isinstance(self.place, Field)
+
+    @property
+    def place(self) -> Key:
+        """The first key. Of a field of a named tuple, the index."""
+        first = self.first
+        return first.at if isinstance(first, Field) and first.at is not None else first
 
     @property
     def first(self) -> Key:

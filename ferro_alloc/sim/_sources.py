@@ -8,13 +8,16 @@ import sys
 import sysconfig
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+SCOPES = (*FUNCTIONS, *COMPREHENSIONS, ast.Module)
+ASSIGNMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign)
 Position = tuple[int | None, int | None, int | None, int | None]
 """The first and the last line, the first and the last column, as of `co_positions`."""
 
@@ -23,6 +26,7 @@ class Source:
     """A parsed file of the module with this name."""
 
     def __init__(self, tree: ast.Module, file: str, module: object) -> None:
+        self.tree = tree
         self._file = file
         self._module = module
         self.is_of_program = is_of_program(file)
@@ -48,11 +52,19 @@ class Source:
         """The names that each function, comprehension or module binds: each scope."""
         self._outer: dict[tuple[ast.AST, str], ast.AST] = {}
         """The scopes of names that are global or nonlocal in a function."""
-        self._loads_by_scope: dict[str, dict[ast.AST, list[ast.expr]]] = {}
+        self.texts: set[str] = set()
+        self._stores: defaultdict[str, list[ast.AST]] = defaultdict(list)
+        self._blocks: dict[ast.AST, tuple[Sequence[ast.stmt], int]] = {}
+        """The list of each statement, and its place there."""
+        self._loads_of: dict[str, defaultdict[ast.AST, list[ast.expr]]] = {}
+        self._stores_by_scope: dict[str, dict[ast.AST, dict[ast.AST | None, list[ast.AST]]]] = {}
         self._loads_of_self: dict[ast.ClassDef, list[ast.expr]] = {}
         for node in ast.walk(tree):
             for child in ast.iter_child_nodes(node):
                 self.parents[child] = node
+            for block in (getattr(node, name, ()) for name in ("body", "orelse", "finalbody")):
+                if isinstance(block, list):
+                    self._blocks.update((each, (block, i)) for i, each in enumerate(block))
         for node in self.parents:
             self._add(node)
         for node in self.parents:
@@ -75,11 +87,14 @@ class Source:
             case ast.If(test=test) | ast.While(test=test) | ast.Assert(test=test):
                 place = (node.lineno, node.end_lineno, node.col_offset, node.end_col_offset)
                 self._tests[place] = test
+            case ast.Constant(value=str(text)):
+                self.texts.add(text)
             case ast.Call():
                 self._calls[node.end_lineno, node.end_col_offset] = node
             case ast.Name(id=name, ctx=ast.Load()):
                 self.loads[name].append(node)
             case ast.Name(id=name):
+                self._stores[name].append(node)
                 walrus = isinstance(self.parents[node], ast.NamedExpr)
                 self._stored[self.function(node) if walrus else self._scope(node)].add(name)
             case ast.Attribute(attr=name, ctx=ast.Load()):
@@ -90,11 +105,8 @@ class Source:
                 self._stored[self.function(node)].add(name)
             case ast.alias():
                 self._stored[self.function(node)].add(_imported(node))
-            case (
-                ast.FunctionDef(name=name)
-                | ast.AsyncFunctionDef(name=name)
-                | ast.ClassDef(name=name)
-            ):
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                name = node.name
                 self._stored[self.function(self.parents[node])].add(name)
                 self.definitions[self._qualified(node)] = node
                 if isinstance(self.parents[node], ast.ClassDef):
@@ -126,17 +138,21 @@ class Source:
                 return node.generators[0].iter
         return node
 
+    def around(self, node: ast.AST | None, end: ast.AST | None = None) -> Iterator[ast.AST]:
+        """The node and those around it, within `end`."""
+        while node is not None and node is not end:
+            yield node
+            node = self.parents.get(node)
+
     def _scope(self, node: ast.AST) -> ast.AST:
         """The innermost function or comprehension of a node, or the module."""
-        while not isinstance(node, (*FUNCTIONS, *COMPREHENSIONS, ast.Module)):
-            node = self.parents[node]
-        return node
+        return next(each for each in self.around(node) if isinstance(each, SCOPES))
 
     def function(self, node: ast.AST) -> ast.AST:
         """The innermost function of a node, or the module."""
-        while not isinstance(node, (*FUNCTIONS, ast.Module)):
-            node = self.parents[node]
-        return node
+        return next(
+            each for each in self.around(node) if isinstance(each, (*FUNCTIONS, ast.Module))
+        )
 
     def class_of(self, function: ast.AST) -> ast.ClassDef | None:
         """Of a method."""
@@ -160,13 +176,54 @@ class Source:
             scope = self._scope(self.parents[scope])
         return scope
 
-    def variable_loads(self, name: str, scope: ast.AST) -> Sequence[ast.expr]:
-        """The expressions that load this variable of the scope."""
-        if name not in self._loads_by_scope:
-            by_scope = self._loads_by_scope[name] = defaultdict(list)
+    def loads_of(self, name: str, stores: Iterable[ast.AST]) -> Iterator[ast.expr]:
+        """The expressions that may load what a variable of this name got at one of `stores`."""
+        if name not in self._loads_of:
+            by_store = self._loads_of[name] = defaultdict(list)
             for load in self.loads.get(name, ()):
-                by_scope[self.binder(load, name)].append(load)
-        return self._loads_by_scope[name].get(scope, ())
+                for store in set(self.stores_before(load, name, self.binder(load, name))):
+                    by_store[store].append(load)
+        for store in stores:
+            yield from self._loads_of[name].get(store, ())
+
+    def stores_before(self, node: ast.AST, name: str, scope: ast.AST) -> Iterator[ast.AST]:
+        """The targets where this variable may have got what it is at a node. The scope stands for
+        parameters, and for names of functions, classes and imports.
+
+        A statement that binds the name hides those before it. Loops repeat, and functions run at
+        any time.
+        """
+        around = self._stores_around(name).get(scope, {})
+        is_in = self.function(node) is scope
+        yield from around.get(None if is_in else scope, ())
+        for at in self.around(node, scope) if is_in and around else ():
+            block, place = self._blocks.get(at, ((), 0))
+            for each in map(block.__getitem__, range(place - 1, -1, -1)):
+                yield from around.get(each, ())
+                if isinstance(each, ast.Assign) and any(of in around for of in each.targets):
+                    return
+            match self.parents[at]:
+                case ast.For(target=of, body=body) | ast.AsyncFor(target=of, body=body) if (
+                    block is body and of in around
+                ):
+                    yield from around[of]
+                    return
+                case parent if not isinstance(parent, ASSIGNMENTS) and parent is not scope:
+                    yield from around.get(parent, ())
+        yield scope
+
+    def _stores_around(self, name: str) -> dict[ast.AST, dict[ast.AST | None, list[ast.AST]]]:
+        """For each scope, the targets that bind the variable within each node of the scope, and,
+        for None, those in other functions."""
+        if name not in self._stores_by_scope:
+            found = self._stores_by_scope[name] = {}
+            for store in self._stores[name]:
+                scope = self.binder(store, name)
+                around = found.setdefault(scope, defaultdict(list))
+                is_in = self.function(store) is scope
+                for at in (*self.around(store, scope), scope, *(() if is_in else (None,))):
+                    around[at].append(store)
+        return self._stores_by_scope[name]
 
     def loads_of_self(self, of: ast.ClassDef) -> list[ast.expr]:
         """In the methods of the class and of those above and below it in this file."""
@@ -176,7 +233,7 @@ class Source:
                 for methods in self.methods.values()
                 for method in methods
                 if (name := self.self_of(method)) and self.is_related(self.parents[method], of)
-                for load in self.variable_loads(name, method)
+                for load in self.loads_of(name, [method])
             ]
         return self._loads_of_self[of]
 
@@ -195,13 +252,8 @@ class Source:
         return line
 
     def _qualified(self, node: ast.AST) -> str:
-        names = []
-        at: ast.AST | None = node
-        while at is not None:
-            if isinstance(at, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                names.append(at.name)
-            at = self.parents.get(at)
-        return ".".join(reversed(names))
+        around = [each.name for each in self.around(node) if isinstance(each, DEFINITIONS)]
+        return ".".join(reversed(around))
 
 
 def _bindings(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
@@ -296,6 +348,11 @@ def _parsed(file: str, text: str, module: object) -> Source | None:
             return Source(ast.parse(text, file), file, module)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+
+
+def parsed_sources() -> list[Source]:
+    """The files of the program that are parsed."""
+    return [each for each in list(_sources.values()) if each and each.is_of_program]
 
 
 MAX_LINES = 20_000

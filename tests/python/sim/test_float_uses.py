@@ -255,6 +255,121 @@ DECIDES = [
     f"{METER}losses = Meter()\nlosses.update(w.item(), 4)\nif losses.average > 3: pass",
     f"{METER}def validate():\n    losses = Meter()\n    losses.update(w.item(), 4)\n"
     "    return losses.average\nif validate() > 3: pass",
+    # Calls that it decides on, callbacks, registries, queues, threads, named tuples, other names.
+    "def save(): pass\nsave() if w.item() < 3 else None",
+    "def save(): pass\nw.item() < 3 and save()",
+    "def save(): pass\nloss = w.item()\nok = loss > 3 or save()",
+    "kept = []\nkept.append(3) if w.item() < 3 else None",
+    "import torch\nx = torch.zeros(8) if w.item() < 3 else torch.zeros(16)",
+    "HOOKS = {}\ndef reg(n):\n    def deco(f):\n        HOOKS[n] = f\n        return f\n"
+    "    return deco\n@reg('a')\ndef stop(loss):\n    if loss > 3: pass\nHOOKS['a'](w.item())",
+    "def stop(loss):\n    if loss > 3: pass\nHOOKS = {'a': stop}\nHOOKS['a'](w.item())",
+    "def stop(loss):\n    if loss > 3: pass\ndef main():\n    hooks = [stop]\n"
+    "    for h in hooks: h(w.item())\nmain()",
+    "def stop(loss):\n    if loss > 3: pass\ndef fit(cb): cb(w.item())\nfit(stop)",
+    "def stop(loss):\n    if loss > 3: pass\nclass T:\n"
+    "    def __init__(self, cb): self.cb = cb\n    def fit(self): self.cb(w.item())\n"
+    "T(stop).fit()",
+    "def fit(cb): cb(w.item())\ndef main():\n    def stop(loss):\n        if loss > 3: pass\n"
+    "    fit(stop)\nmain()",
+    "def fit(cb): cb(3, w.item())\nfit(lambda i, l: 1/0 if i > l + 9 else 3)\ndef stop(i, l):\n"
+    "    if l > 3: pass\nfit(stop)",
+    "class Stop:\n    def __call__(self, loss):\n        if loss > 3: pass\n"
+    "    def put(self, loss):\n        if loss > 3: pass\ndef fit(cbs):\n"
+    "    for cb in cbs: cb(w.item())\nfit([Stop()])",
+    "from functools import partial\ndef stop(t, loss):\n    if loss > t: pass\n"
+    "p = partial(stop, 3)\np(w.item())",
+    "import functools\ndef stop(loss, t):\n    if loss > t: pass\n"
+    "p = functools.partial(stop, t=3)\np(w.item())",
+    "from functools import partial\ndef stop(t, loss):\n    if loss > t: pass\n"
+    "p = partial(stop, 3, w.item())\np()",
+    "from functools import partial\ndef stop(t, loss):\n    if loss > t: pass\n"
+    "def fit(cb): cb(w.item())\nfit(partial(stop, 3))",
+    "def make():\n    def stop(loss):\n        if loss > 3: pass\n    return stop\n"
+    "make()(w.item())",
+    "def make():\n    def stop(loss):\n        if loss > 3: pass\n    return stop\n"
+    "stop = make()\nstop(w.item())",
+    "import queue\nq = queue.Queue()\nq.put(w.item())\nif q.get() > 3: pass",
+    "import queue\nq = queue.Queue()\nq.put((1, w.item()))\ni, loss = q.get()\nif loss > 3: pass",
+    "import queue\nclass L:\n    def __init__(self): self.q = queue.SimpleQueue()\n"
+    "    def put(self): self.q.put_nowait(w.item())\n    def get(self):\n"
+    "        if self.q.get_nowait() > 3: pass\nl = L(); l.put(); l.get()",
+    "from concurrent.futures import ThreadPoolExecutor\ndef read(x): return x.item()\n"
+    "with ThreadPoolExecutor(1) as ex:\n    f = ex.submit(read, w)\n    if f.result() > 3: pass",
+    "from concurrent.futures import ThreadPoolExecutor\ndef read(x): return x.item()\n"
+    "with ThreadPoolExecutor(1) as ex:\n    for l in ex.map(read, [w]):\n        if l > 3: pass",
+    "from concurrent.futures import ThreadPoolExecutor\ndef stop(i, x):\n    if x > 3: pass\n"
+    "with ThreadPoolExecutor(1) as ex:\n    ex.submit(stop, 3, w.item())",
+    "import threading\ndef stop(i, x):\n    if x > 3: pass\n"
+    "t = threading.Thread(target=stop, args=(1, w.item()))\nt.start(); t.join()",
+    "import threading, queue\ndef work(q):\n    if q.get() > 3: pass\nq = queue.Queue()\n"
+    "t = threading.Thread(target=work, args=(q,))\nt.start()\nq.put(w.item())\nt.join()",
+    "a, *rest = [1, 2, w.item()]\nfor x in rest:\n    if x > 3: pass",
+    "*rest, last = [1, 2, w.item()]\nif last > 3: pass",
+    "a, *rest, last = [1, 2, 3, w.item()]\nif last > 3: pass",
+    "from typing import overload\n@overload\ndef f(loss: int): ...\n@overload\n"
+    "def f(loss: float): ...\ndef f(loss):\n    if loss > 3: pass\nf(w.item())",
+    "from typing import overload\nclass C:\n    @overload\n    def f(self, loss: int): ...\n"
+    "    @overload\n    def f(self, loss: float): ...\n    def f(self, loss):\n"
+    "        if loss > 3: pass\nC().f(w.item())",
+    "from typing import NamedTuple\nclass O(NamedTuple):\n    loss: float\n    n: int\n"
+    "loss, n = O(w.item(), 3)\nif loss > 3: pass",
+    "from typing import NamedTuple\nclass O(NamedTuple):\n    n: int\n    loss: float\n"
+    "o = O(loss=w.item(), n=3)\nif o[1] > 3: pass",
+    "from dataclasses import dataclass\n@dataclass\nclass S:\n    loss: float\n"
+    "    def __post_init__(self):\n        if self.loss > 3: pass\nS(w.item())",
+    "import heapq\nh = []\nheapq.heappush(h, (w.item(), 3))\nloss, k = heapq.heappop(h)\n"
+    "if loss > 3: pass",
+    "import heapq\nh = []\nheapq.heappush(h, w.item())\nif h[0] > 3: pass",
+    "import bisect\nh = []\nbisect.insort(h, w.item())\nif h[0] > 3: pass",
+    "from operator import itemgetter\nrows = [{'step': 3, 'loss': w.item()}]\n"
+    "best = min(rows, key=itemgetter('loss'))\nif best['step'] > 3: pass",
+    "import operator\nd = {'a': w.item(), 'b': 3}\n"
+    "best = sorted(d.items(), key=operator.itemgetter(1))[0][0]\n"
+    "print({'a': [3], 'b': [4]}[best])",
+    "losses = [w.item(), 3.]\ni = losses.index(min(losses))\nprint([3, 4][i])",
+    "class Stop:\n    def on_end(self, run, loss):\n        if loss > 3: pass\nclass Run:\n"
+    "    def __init__(self): self.cbs = [Stop()]\n    def call(self, hook, *args):\n"
+    "        for cb in self.cbs: getattr(cb, hook)(self, *args)\n"
+    "    def fit(self): self.call('on_end', w.item())\nRun().fit()",
+    "class Stop:\n    def on_end(self, run):\n        if run.loss > 3: pass\nclass Run:\n"
+    "    def __init__(self): self.cbs = [Stop()]\n    def call(self, hook):\n"
+    "        for cb in self.cbs: getattr(cb, hook)(self)\n    def fit(self):\n"
+    "        self.loss = w.item()\n        self.call('on_end')\nRun().fit()",
+    "class Stop:\n    def on_end(self, loss):\n        if loss > 3: pass\n"
+    "getattr(Stop(), 'on_end')(w.item())",
+    "import sys\nsys.exit() if w.item() > 3 else None",
+    "class R:\n    def __init__(self): self.d = {}\n    def register(self):\n"
+    "        def deco(f):\n            self.d[f.__name__] = f\n            return f\n"
+    "        return deco\nR1 = R()\n@R1.register()\ndef stop(loss):\n    if loss > 3: pass\n"
+    "R1.d['stop'](w.item())",
+    "def f(cb, **kw): cb(w.item(), **kw)\ndef stop(loss, a):\n    if loss > 3: pass\nf(stop, a=3)",
+    "h = {'loss': []}\nl = h['loss']\nl.append(w.item())\nif h['loss'][0] > 3: pass",
+    "class R:\n    def __init__(self): self.h = []\n    def put(self):\n        h = self.h\n"
+    "        h.append(w.item())\n    def bad(self):\n        if self.h[0] > 3: pass\n"
+    "r = R(); r.put(); r.bad()",
+    "class M:\n    def put(self, x): self.v = x\nms = [M(), M()]\n"
+    "for m in ms: m.put(w.item())\nif ms[0].v > 3: pass",
+    # Names that are bound again, but not on all ways to the branch.
+    "x = w.item()\nfor i in range(2):\n    if x > 3: pass\n    x = 3",
+    "x = 0\nfor i in range(2):\n    if x > 3: pass\n    x = w.item()",
+    "x = 0\nwhile x < 3:\n    x = 4\n    y = x\n    x = w.item() + 5",
+    "x = w.item()\nif math.pi > 3:\n    x = 3\nif x > 3: pass",
+    "x = w.item()\ntry:\n    x = 3\nexcept ValueError: pass\nif x > 3: pass",
+    "x = w.item()\ndef f():\n    if x > 3: pass\nf()\nx = 3",
+    "x = w.item()\nx = x * 2\nx = x + 1\nif x > 3: pass",
+    "losses = []\nstate = {'l': losses}\nlosses.append(w.item())\nif state['l'][0] > 3: pass",
+    "try:\n    x = w.item()\n    x = 1 / (x - x)\nexcept ZeroDivisionError:\n    if x > 3: pass",
+    "for x in [w.item()]: pass\nif x > 3: pass",
+    "while (x := w.item()) > 3: pass",
+    "x = y = w.item()\nx = 3\nif y > x: pass",
+    "def f(x):\n    x = x / 2\n    if x > 3: pass\nf(w.item())",
+    "if (x := w.item()) and x > 3: pass",
+    "import contextlib\nwith contextlib.suppress(Exception):\n    x = w.item()\n    x = 1 / 0\n"
+    "if x > 3: pass",
+    "for i in range(3):\n    x = w.item()\n    if i == 1: break\n    x = 3\nif x > 3: pass",
+    "for i in range(3):\n    try:\n        x = w.item()\n        continue\n    finally:\n"
+    "        if x > 3: pass\n    x = 4",
 ]
 SHOWN = [
     "w.item()",
@@ -350,6 +465,100 @@ SHOWN = [
     "x = w.cpu()\nif x.requires_grad: print(x)",
     "logs = dict(loss=w.item(), step=3)\nif logs['step'] > 2: print(logs)",
     "logs = {'train': {'loss': w.item(), 'step': 3}}\nif logs['train']['step'] > 2: print(logs)",
+    # Tests for NaN and infinity, fields, and names that are bound again.
+    "loss = w.item()\nif loss != loss: raise ValueError",
+    "loss = w.item()\nassert loss == loss",
+    "loss = w.item()\nif not loss == loss: print('nan')",
+    "loss = w.item()\n"
+    "if loss == float('inf') or loss == -float('inf') or loss > math.inf: raise ValueError",
+    "logs = {'loss': w.item()}\nif logs['loss'] != logs['loss']: raise ValueError",
+    "loss = w.item()\nif loss in (float('inf'), -math.inf): raise ValueError",
+    "def bad(x): return x != x or x == math.inf\nif bad(w.item()): raise ValueError",
+    "from collections import namedtuple\nM = namedtuple('M', ['loss', 'n'])\n"
+    "m = M(w.item(), 3)\nif m.n > 2: print(m.loss)",
+    "from collections import namedtuple\nM = namedtuple('M', 'loss, n')\n"
+    "m = M(loss=w.item(), n=3)\nloss, n = m\nif n > 2: print(m.loss, loss)",
+    "from collections import namedtuple\nM = namedtuple('M', 'loss n')\nms = [M(w.item(), 3)]\n"
+    "for loss, n in ms:\n    if n > 2: print(loss)\nfor m in ms:\n    if m.n > 2: print(m)",
+    "from types import SimpleNamespace\ns = SimpleNamespace(loss=w.item(), n=3)\n"
+    "if s.n > 2: print(s.loss)",
+    "from argparse import Namespace\ns = Namespace(loss=w.item(), n=3)\nif s.n > 2: print(s.loss)",
+    "x = w.item()\nprint(x)\nx = len([1])\nif x > 3: pass",
+    "def f():\n    x = w.item()\n    print(x)\n    x = 3\n    return range(x)\nf()",
+    "x = 3\nif x > 2: pass\nx = w.item()\nprint(x)",
+    "for i in range(3):\n    x = i\n    if x > 2: pass\n    x = w.item()\n    print(x)",
+    "x = w.item()\nprint(x)\nfor i in range(3):\n    x = i\n    if x > 2: pass",
+    "def f(loss):\n    print(loss)\n    loss = 3\n    if loss > 2: pass\nf(w.item())",
+    "import contextlib\nx = w.item()\nprint(x)\nwith contextlib.suppress(ValueError):\n"
+    "    x = 3\nif math.pi > 3:\n    with contextlib.suppress(ValueError):\n        x = 3\n"
+    "        if x > 3: pass",
+    "if math.pi > 3:\n    x = w.item()\n    print(x)\nelse:\n    x = 3\n    if x > 2: pass",
+    "out = w.item()\nprint(out)\nout, n = [1, 2], 3\nif out[0] > 2: pass",
+    "h = []\nfor e in range(2):\n    train = []\n    train.append(w.item())\n"
+    "    h.append(sum(train) / len(train))\n    train = []\n"
+    "    if train and train[0] > 3: pass\nprint(h)",
+    "t = 0\nt += w.item()\nprint(t)\nt = 3\nif t > 2: pass",
+    "x = w.item()\nx = str(x)\nif x.startswith('n'): pass",
+    # What the number does not decide, beside what it would.
+    "def fmt(x): return f'{x:.3f}'\nprint('inf' if w.item() > 100 else 'ok')",
+    "loss = w.item()\n"
+    "print(f'{loss:.3f}' if loss < 9 else 'big', str(loss) if loss > 1 else round(loss, 2))\n"
+    "print('{:.2f}'.format(loss) if loss > 2 else '')",
+    "import numpy as np\nloss = w.item()\nppl = np.exp(loss) if loss < 20 else float('inf')\n"
+    "print(ppl)",
+    "loss = w.item()\nbad = loss > 3 or loss < 1\nprint(bad)",
+    "import numpy as np\nif np.isnan(w.item()) or not np.isfinite(w.item()): raise ValueError",
+    "from typing import NamedTuple\nclass O(NamedTuple):\n    loss: float\n    n: int\n"
+    "loss, n = O(w.item(), 3)\nif n > 3: print(loss)",
+    "a, *rest = [w.item(), 2, 3]\nif rest[0] > 3: print(a)",
+    "a, *rest = [w.item(), 2, 3]\nfor x in rest:\n    if x > 3: print(a)",
+    "from typing import overload\n@overload\ndef f(loss: int): ...\n@overload\n"
+    "def f(loss: float): ...\ndef f(loss): print(loss)\nf(w.item())",
+    "from functools import partial\ndef show(tag, loss):\n    if tag > 3: print(loss)\n"
+    "p = partial(show, 3)\np(w.item())",
+    "from functools import partial\nshow = partial(print, flush=True)\nshow(w.item())",
+    "import queue\nq = queue.Queue()\nq.put((1, w.item()))\ni, loss = q.get()\n"
+    "if i > 3: print(loss)",
+    "import queue\nq = queue.Queue(9)\nq.put(w.item())\n"
+    "if q.qsize() > 3 or q.full() or q.maxsize > 9: print(q.get())",
+    "from concurrent.futures import ThreadPoolExecutor\ndef read(x): return x.item()\n"
+    "with ThreadPoolExecutor(1) as ex:\n    print(ex.submit(read, w).result())",
+    "def show(loss): print(loss)\nH = {'a': show}\nH['a'](w.item())",
+    "def fit(cb): cb(3, w.item())\ndef show(i, loss):\n    if i > 3: print(loss)\nfit(show)",
+    "def lam(step):\n    return 1.0 if step < 3 else 0.5\nimport types\n"
+    "def LambdaLR(o, f): return f(3)\nsched = LambdaLR(None, lam)\n"
+    "def fit(log): log(w.item())\nfit(print)",
+    "import logging\nclass T:\n    def __init__(self, log=print): self.log = log\n"
+    "    def fit(self): self.log(w.item())\nT().fit()\nT(logging.info)",
+    "import heapq\nh = []\nheapq.heappush(h, (w.item(), 3))\nprint(h)\n"
+    "if len(h) > 3: heapq.heappop(h)",
+    "from operator import itemgetter\nrows = [{'step': 3, 'loss': w.item()}]\n"
+    "best = min(rows, key=itemgetter('step'))\nif best['step'] > 3: print(best['loss'])",
+    "from operator import itemgetter\nrows = [{'step': 3, 'loss': w.item()}]\n"
+    "for r in sorted(rows, key=itemgetter('loss')): print(r)",
+    "class Meter:\n    def __init__(self): self.d = {}\n    def put(self, **kw):\n"
+    "        for k, v in kw.items():\n            if k == 'loss': self.d[k] = v\n"
+    "m = Meter(); m.put(loss=w.item())\nprint(m.d)",
+    "class A:\n    def __init__(self): self.loss, self.n = w.item(), 3\na = A()\n"
+    "if vars(a)['n'] > 3 or getattr(a, 'n') > 3: print(vars(a))",
+    "from dataclasses import dataclass, asdict\n@dataclass\nclass S:\n    loss: float\n"
+    "    n: int\nd = asdict(S(w.item(), 3))\nif d['n'] > 3: print(d)",
+    "rows = []\nfor i in range(3): rows.append({'step': i, 'loss': w.item()})\nfor r in rows:\n"
+    "    if r['step'] % 2: print(r['loss'])\n"
+    "print('\\n'.join(f\"{r['step']} {r['loss']:.3f}\" for r in rows))",
+    "class Stop:\n    def on_end(self, run):\n        if run.step > 3: print(run.loss)\n"
+    "class Run:\n    def __init__(self): self.cbs = [Stop()]\n    def call(self, hook):\n"
+    "        for cb in self.cbs: getattr(cb, hook)(self)\n    def fit(self):\n"
+    "        self.loss, self.step = w.item(), 3\n        self.call('on_end')\nRun().fit()",
+    "def run(loss, model): return loss\nloss = run(w.item(), 3)\nprint(loss)",
+    "lr = 0.1 if w.item() < 3 else 0.01\nopt = {'lr': lr}\nprint(opt)",
+    "from textwrap import shorten\nprint(shorten('x', 9) if w.item() > 3 else 'y')",
+    "from typing import NamedTuple\nfrom collections import namedtuple\n"
+    "M = namedtuple('M', 'class loss', rename=True)\nm = M(1, w.item())\nprint(m)",
+    "def f(cb):\n    log = cb.info\n    log(w.item())\nimport logging\nf(logging)",
+    "h = {'loss': [], 'n': []}\nl = h['loss']\nl.append(w.item())\n"
+    "if len(l) > 3 or h['n']: print(l)",
+    "x = []\ny = x\nx = y\nx.append(w.item())\nprint(x, y)",
 ]
 
 
@@ -436,6 +645,8 @@ def is_low(loss):
     return half(loss) < 3
 def show(loss):
     print(half(loss))
+from collections import namedtuple
+Pair = namedtuple("Pair", "loss count")
 """
 IN_OTHER_FILES = [
     "from parts import Stopper\nStopper().step(w.item())",
@@ -451,6 +662,7 @@ IN_OTHER_FILES = [
     "import parts\nfor step, loss in parts.Reader(w).losses():\n    if loss > 3: pass",
     "import parts\nfor loss in parts.losses(w):\n    if loss > 3: pass",
     "from parts import Stopper\nclass Patient(Stopper):\n    pass\nPatient().step(w.item())",
+    "import parts\nloss, count = parts.Pair(w.item(), 3)\nif loss > 3: pass",
 ]
 SHOWN_IN_OTHER_FILES = [
     "from parts import Meter\nlosses = Meter()\nlosses.update(w.item())\n"
@@ -460,6 +672,7 @@ SHOWN_IN_OTHER_FILES = [
     "import parts\nprint(parts.Reader(w).loss)",
     "import parts\nfor step, loss in parts.Reader(w).losses():\n    if step > 3: print(loss)",
     "import parts\nfor loss in parts.losses(w): print(loss)",
+    "import parts\npair = parts.Pair(w.item(), 3)\nif pair.count > 3: print(pair.loss)",
 ]
 CHANGED = {
     "missing": None,
@@ -620,6 +833,10 @@ def test_a_search_that_takes_long_ends_unsure(
     monkeypatch.setattr(_follow, "MAX_PARTS", 100)
     (reached,) = number_of("x = w.item()\n" + "x = x + 1\n" * 50, tmp_path).reached
     assert reached == "more of the program than the search of its source covers"
+
+
+def test_a_name_that_is_bound_often_is_followed_to_its_end(tmp_path: Path) -> None:
+    assert run("x = w.item()\n" + "x = x + 1\n" * 1_100, tmp_path) == [False]
 
 
 @pytest.mark.usefixtures("parts")
