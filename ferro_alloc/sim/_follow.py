@@ -477,6 +477,10 @@ class Follow:
         self, node: ast.AST, condition: ast.AST, held: Held, *arms: ast.expr
     ) -> Iterable[Part]:
         """Of expressions of which the number decides whether they are evaluated."""
+        user = self._parents[node]
+        makes_text = isinstance(user, ast.Call) and name_of(user.func) in ("print", "format", "str")
+        if makes_text or isinstance(user, ast.FormattedValue):
+            return []
         for call in (each for arm in arms for each in ast.walk(arm) if isinstance(each, ast.Call)):
             name, text = name_of(call.func), text_of(call.func)
             is_foreign = meaning(self._source, call.func) is FOREIGN

@@ -506,6 +506,8 @@ SHOWN = [
     "print('{:.2f}'.format(loss) if loss > 2 else '')",
     "import numpy as np\nloss = w.item()\nppl = np.exp(loss) if loss < 20 else float('inf')\n"
     "print(ppl)",
+    "def text(x): return str(x)\nloss = w.item()\n"
+    "print(f\"{text(loss) if loss > 3 else '-'}\", text(loss) if loss > 3 else '-')",
     "loss = w.item()\nbad = loss > 3 or loss < 1\nprint(bad)",
     "import numpy as np\nif np.isnan(w.item()) or not np.isfinite(w.item()): raise ValueError",
     "from typing import NamedTuple\nclass O(NamedTuple):\n    loss: float\n    n: int\n"
