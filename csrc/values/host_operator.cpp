@@ -322,6 +322,16 @@ std::optional<at::Tensor> HostOperator::value(bool of_argument, std::size_t plac
   return std::nullopt;
 }
 
+namespace {
+
+// The dimension along which it finds unique slices. None: it finds unique elements.
+std::optional<std::int64_t> unique_dimension(const OperatorTraits& traits, Arguments arguments) {
+  const bool along = traits.unique_along && arguments[0].toTensor().dim() > 0;
+  return along ? arguments[*traits.unique_along].toOptional<std::int64_t>() : std::nullopt;
+}
+
+}  // namespace
+
 std::int64_t HostOperator::answer() const {
   if (results_.empty() || !results_[0].isTensor()) {
     return 0;
@@ -335,8 +345,7 @@ std::int64_t HostOperator::answer() const {
   if (traits_->sizes_columns) {
     return found.size(1);
   }
-  const bool along = traits_->name.starts_with("aten::unique_dim") && input.dim() > 0;
-  return found.dim() == 0 ? 1 : found.size(along ? called_with_[1].toInt() : 0);
+  return found.dim() == 0 ? 1 : found.size(unique_dimension(*traits_, called_with_).value_or(0));
 }
 
 bool tests_whether_finite(const OperatorTraits& traits, Arguments arguments) {
@@ -358,10 +367,10 @@ std::optional<std::int64_t> assumed_rows(const OperatorTraits& traits, Arguments
   const bool unique = traits.name.starts_with("aten::_unique") ||
                       traits.name.starts_with("aten::unique") ||
                       (traits.sizes_columns && traits.name != "aten::index_select");
-  const bool along = traits.name.starts_with("aten::unique_dim") && input.dim() > 0;
+  const std::optional<std::int64_t> along = unique_dimension(traits, arguments);
   // Boxes of torchvision::nms are rows.
   const bool by_rows = traits.name.starts_with("torchvision::");
-  const std::int64_t most = along                  ? input.size(arguments[1].toInt())
+  const std::int64_t most = along                  ? input.size(*along)
                             : by_rows              ? input.size(0)
                             : traits.sizes_columns ? input.size(1)
                                                    : input.numel();

@@ -185,10 +185,8 @@ std::optional<Positions> positions_of(string_view base, const c10::FunctionSchem
   if (!is_one_of(base, kPositions)) {
     return std::nullopt;
   }
-  for (std::size_t i = 0; i < schema.arguments().size(); ++i) {
-    if (schema.arguments()[i].name() == "dim") {
-      return Positions{i};
-    }
+  if (const auto place = schema.argumentIndexWithName("dim")) {
+    return Positions{static_cast<std::size_t>(*place)};
   }
   // Without a dimension, the other operators return values.
   return base == "aten::multinomial" ? std::optional(Positions{}) : std::nullopt;
@@ -278,6 +276,9 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
   traits.computable = traits.kind != Kind::kElsewhere && traits.kind != Kind::kTransfer &&
                       op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
   traits.sizes_columns = is_one_of(base, kOfColumns);
+  if (base.starts_with("aten::unique_")) {
+    traits.unique_along = schema.argumentIndexWithName("dim");
+  }
   traits.zeroes_unknown = base == "ferro_sim::launch";
   const bool overwrites_first =
       traits.written.size() == 1 && traits.written[0] == 0 && traits.overwrites(0);

@@ -62,6 +62,8 @@ struct OperatorTraits {
   bool costly = false;
   // The second dimension of the result depends on values: it is indices of a sparse tensor.
   bool sizes_columns = false;
+  // The place of the dimension along which it compares slices, if there is one.
+  std::optional<int> unique_along;
   // Reads back results of its kernels that determine no size, and fails if a search finds nothing.
   bool searches = false;
   // May give truth values or integers of floating-point numbers.

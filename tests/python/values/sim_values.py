@@ -112,6 +112,14 @@ def grids(device):
     return torch.cat([moved.grad.flatten(), *(each.flatten() for each in sampled)])
 
 
+def unique_columns(device):
+    columns = pairs.t().to(device)
+    for find in (torch.unique, torch.unique_consecutive):
+        for dim in (0, 1, -1):
+            found = find(columns, dim=dim, return_inverse=True, return_counts=True)
+            yield torch.cat([each.flatten() for each in found])
+
+
 CASES = {
     "fills": lambda d: torch.full((3, 5), 7.5, device=d),
     "ranges": lambda d: torch.arange(3, 40, 3, device=d) + torch.linspace(0, 1, 13, device=d),
@@ -138,6 +146,7 @@ CASES = {
     "unique_truth": lambda d: torch.unique((words > 0).to(d)),
     "unique_rows": lambda d: torch.unique(pairs.to(d), dim=0),
     "unique_consecutive": lambda d: torch.unique_consecutive(words.sort().values.to(d)),
+    "unique_columns": lambda d: torch.cat(list(unique_columns(d))),
     "repeat_interleave": lambda d: torch.repeat_interleave(words.to(d)),
     "bincount": lambda d: torch.bincount(words.to(d)),
     "one_hot": lambda d: F.one_hot(words.to(d)),

@@ -96,7 +96,7 @@ def test_small_results_are_those_of_the_host(
     run_simulated: RunSimulated, activate: dict[str, Any]
 ) -> None:
     found = last_line(run_simulated, "sim_values.py", **activate)
-    assert found["cases"] == 39
+    assert found["cases"] == 40
     assert found["wrong"] == []
     assert found["warned_before"] == 0
     random = found["random"]
