@@ -156,6 +156,8 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     const bool is_assumed =
         certainty == FERRO_SIM_UNKNOWN && tests_whether_finite && infinities != FERRO_SIM_UNKNOWN;
     certainty = is_assumed ? infinities : certainty;
+    const bool passes = traits->assumes_true && certainty == FERRO_SIM_UNKNOWN;
+    certainty = passes ? FERRO_SIM_KNOWN : certainty;
     if (traits->by_element) {
       keep_elements_apart();
     }
@@ -164,7 +166,7 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     computable =
         computable && (certainty != FERRO_SIM_UNKNOWN || takes_unknown || tells_lows || in_part);
     for (Operand& operand : host.operands()) {
-      operand.is_ones = operand.is_ones && tells_lows;
+      operand.is_ones = passes || (operand.is_ones && tells_lows);
       if (computable && operand.is_input && !operand.is_ones && !operand.is_left_out) {
         const bool assumes = is_assumed && !lows;
         const bool any_known = operand.certainties.most != FERRO_SIM_UNKNOWN;

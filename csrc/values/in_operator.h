@@ -36,6 +36,8 @@ class InOperator {
 
   // What its own kernels compute is unknown: the sizes that it reads after them are too.
   void set_opaque() { is_opaque_ = true; }
+  // Whether it is part of one that only checks what it reads.
+  bool is_check() const { return outer_ != nullptr && outer_->traits_.reads_to_check; }
   // It ends without an exception.
   void set_ended() { has_ended_ = true; }
   // Whether it launched kernels itself so far, and not only by other operators.

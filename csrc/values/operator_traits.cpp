@@ -279,6 +279,8 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
   if (base.starts_with("aten::unique_")) {
     traits.unique_along = schema.argumentIndexWithName("dim");
   }
+  traits.assumes_true = base == "aten::_is_all_true";
+  traits.reads_to_check = base == "aten::normal" || base.starts_with("aten::fake_quantize_per_");
   traits.zeroes_unknown = base == "ferro_sim::launch";
   const bool overwrites_first =
       traits.written.size() == 1 && traits.written[0] == 0 && traits.overwrites(0);

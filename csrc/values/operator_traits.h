@@ -71,6 +71,10 @@ struct OperatorTraits {
   // Compares two arguments for equality, or tests whether numbers are none.
   bool tests_equality = false;
   bool tests_nan = false;
+  // Checks the program's arguments: unknown ones pass.
+  bool assumes_true = false;
+  // Reads arguments back, and uses them only to check them.
+  bool reads_to_check = false;
   // Of the last result.
   std::optional<Positions> positions;
   // Zeros arguments that were unknown before it, instead of keeping their contents: what the program

@@ -177,10 +177,13 @@ void Listener::onOperatorRegistered(const OperatorHandle& op) {
 }
 
 bool has_kernel(const OperatorHandle& op, DispatchKey key) {
-  // One function serves all devices, and launches kernels itself.
-  const std::string& name = op.operator_name().name;
+  // One function serves all devices, and launches kernels itself, or checks what the program gave.
+  constexpr const char* kOfAllDevices[] = {"aten::copy_", "aten::kaiser_window",
+                                           "aten::_is_all_true"};
   return op.hasKernelForDispatchKey(key) ||
-         (key == DispatchKey::CUDA && (name == "aten::copy_" || name == "aten::kaiser_window"));
+         (key == DispatchKey::CUDA &&
+          std::find(std::begin(kOfAllDevices), std::end(kOfAllDevices), op.operator_name().name) !=
+              std::end(kOfAllDevices));
 }
 
 // Most sparse operators consist of others, which are computed. What those with kernels of their own
@@ -294,7 +297,7 @@ Reads::Reads(const InOperator& inside)
 void Reads::note(const InOperator& inside, const OperatorTraits& traits,
                  c10::ArrayRef<c10::IValue> results) const {
   const bool unknown = inside.reads(FERRO_SIM_UNKNOWN) != unknown_;
-  if (!unknown && inside.reads(FERRO_SIM_DRAWN) == drawn_) {
+  if (inside.is_check() || (!unknown && inside.reads(FERRO_SIM_DRAWN) == drawn_)) {
     return;
   }
   const auto is_float = [](const c10::IValue& result) {

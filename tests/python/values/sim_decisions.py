@@ -150,6 +150,27 @@ def loss_scaling():
 
 
 @outcome
+def checks_of_arguments():
+    """Unknown arguments pass the checks of distributions and of quantization."""
+    before = len(sim.uncomputed_reads())
+    x = torch.randn(1000, 1000, device="cuda")
+    x = (x @ x)[:, :64]
+    scale = x.exp()
+    torch.distributions.Normal(x, scale).sample()
+    torch.distributions.Normal(x, F.softplus(x) + 1e-5).log_prob(x)
+    torch.distributions.Categorical(probs=x.softmax(-1)).sample()
+    torch.distributions.Beta(scale, scale + 1).rsample()
+    torch.distributions.Bernoulli(x.sigmoid()).log_prob((x > 0).float())
+    torch.fake_quantize_per_channel_affine(x, scale[0], x[0].int(), 1, -128, 127)
+    warned = len(sim.uncomputed_reads()) - before
+    try:
+        torch.distributions.Normal(torch.zeros(2), torch.tensor([1.0, -1.0], device="cuda"))
+    except ValueError:
+        return {"refused": True, "warned": warned}
+    return {"refused": False, "warned": warned}
+
+
+@outcome
 def loops_that_converge():
     x, steps = torch.tensor(2.0, device="cuda"), 0
     while (x * x - 2).abs() > 1e-6:

@@ -272,6 +272,7 @@ def test_programs_that_decide_by_values_end_as_on_a_card(
         "scales": [4.0, 8.0, 4.0, 4.0, 8.0],
         "moved": [True, True, False, True, True],
     }
+    assert outcomes["checks_of_arguments"] == {"refused": True, "warned": 0}
     loops = outcomes["loops_that_converge"]
     assert loops["root"] == pytest.approx(2**0.5, abs=1e-6)
     assert loops["rounds"] == 0
