@@ -179,7 +179,7 @@ void Listener::onOperatorRegistered(const OperatorHandle& op) {
 bool has_kernel(const OperatorHandle& op, DispatchKey key) {
   // One function serves all devices, and launches kernels itself, or checks what the program gave.
   constexpr const char* kOfAllDevices[] = {"aten::copy_", "aten::kaiser_window",
-                                           "aten::_is_all_true"};
+                                           "aten::conj_physical_", "aten::_is_all_true"};
   return op.hasKernelForDispatchKey(key) ||
          (key == DispatchKey::CUDA &&
           std::find(std::begin(kOfAllDevices), std::end(kOfAllDevices), op.operator_name().name) !=

@@ -19,6 +19,22 @@ def copied_conjugate(device):
     return z
 
 
+def moved_and_conjugated(device):
+    z = torch.zeros_like(waves, device=device)
+    z.copy_(waves.conj())
+    target = torch.zeros(2, 2, dtype=torch.complex128, device=device).conj()
+    target.copy_(torch.stack([waves, waves.conj()]))
+    host = torch.zeros_like(waves)
+    host.copy_(waves.to(device).conj())
+    return torch.cat([z, target.flatten(), host.to(device)])
+
+
+def conjugated_in_place(device):
+    z = torch.cat([waves.to(device), waves.to(device)])
+    z[1:3].conj_physical_()
+    return z
+
+
 def added_to_conjugate(device):
     z = torch.zeros_like(waves, device=device)
     z.conj().add_(waves.to(device))
@@ -55,6 +71,8 @@ def written_with_gaps(device):
 
 CASES = (
     copied_conjugate,
+    moved_and_conjugated,
+    conjugated_in_place,
     added_to_conjugate,
     added_to_negated,
     converted,
