@@ -493,6 +493,33 @@ void PhysicalMemory::fill(std::size_t offset, std::uint64_t value, std::size_t w
   });
 }
 
+template <typename Visit>
+void PhysicalMemory::for_each_written(std::size_t offset, std::size_t bytes,
+                                      const Visit& visit) const {
+  if (shared_ != nullptr) {
+    visit(offset, bytes);
+    return;
+  }
+  const auto slot = slots_.find(offset / kChunk);
+  if (slot == slots_.end()) {
+    return;
+  }
+  const std::size_t chunk = align_down(offset, kChunk);
+  const std::size_t first = align_down(offset, kHostPage);
+  const std::size_t end = offset + bytes;
+  const std::vector<bool> in_use = pages_in_use(place(slot->second) + (first - chunk),
+                                                (align_up(end, kHostPage) - first) / kHostPage);
+  for (std::size_t i = 0; i < in_use.size();) {
+    const std::size_t run = i;
+    for (; i < in_use.size() && in_use[i] == in_use[run]; ++i) {
+    }
+    if (in_use[run]) {
+      const std::size_t begin = std::max(offset, first + run * kHostPage);
+      visit(begin, std::min(end, first + i * kHostPage) - begin);
+    }
+  }
+}
+
 void PhysicalMemory::copy(std::size_t to, const PhysicalMemory& source, std::size_t from,
                           std::size_t bytes) {
   struct Part {
@@ -519,9 +546,21 @@ void PhysicalMemory::copy(std::size_t to, const PhysicalMemory& source, std::siz
       continue;
     }
     for_each_piece(part.at, part.bytes, [&](std::size_t at, std::size_t piece) {
-      if (const std::byte* bytes_there = source.find(at)) {
-        write(to + (at - from), bytes_there, piece);
-      } else {
+      std::size_t copied = 0;
+      const auto copy_run = [&](std::size_t run, std::size_t size) {
+        // Most of a large piece may be pages that nothing wrote to, such as between columns.
+        if (copied == 0 && size < piece) {
+          clear(to + (at - from), piece);
+        }
+        write(to + (run - from), source.find(run), size);
+        copied += size;
+      };
+      if (piece >= kClearByPages) {
+        source.for_each_written(at, piece, copy_run);
+      } else if (source.find(at) != nullptr) {
+        copy_run(at, piece);
+      }
+      if (copied == 0) {
         clear(to + (at - from), piece);
       }
     });
@@ -530,33 +569,6 @@ void PhysicalMemory::copy(std::size_t to, const PhysicalMemory& source, std::siz
   for (const Part& part : parts) {
     if (backed_ && part.held && is_small_part(part.contents, part.bytes)) {
       detach(to + (part.at - from), part.bytes, part.contents, part.skipped);
-    }
-  }
-}
-
-template <typename Visit>
-void PhysicalMemory::for_each_written(std::size_t offset, std::size_t bytes,
-                                      const Visit& visit) const {
-  if (shared_ != nullptr) {
-    visit(offset, bytes);
-    return;
-  }
-  const auto slot = slots_.find(offset / kChunk);
-  if (slot == slots_.end()) {
-    return;
-  }
-  const std::size_t chunk = align_down(offset, kChunk);
-  const std::size_t first = align_down(offset, kHostPage);
-  const std::size_t end = offset + bytes;
-  const std::vector<bool> in_use = pages_in_use(place(slot->second) + (first - chunk),
-                                                (align_up(end, kHostPage) - first) / kHostPage);
-  for (std::size_t i = 0; i < in_use.size();) {
-    const std::size_t run = i;
-    for (; i < in_use.size() && in_use[i] == in_use[run]; ++i) {
-    }
-    if (in_use[run]) {
-      const std::size_t begin = std::max(offset, first + run * kHostPage);
-      visit(begin, std::min(end, first + i * kHostPage) - begin);
     }
   }
 }

@@ -100,6 +100,22 @@ print(json.dumps([table[9, 7].item(), len(sim.uncomputed_reads()),
 """
 
 
+# Most pages of a table with a written column hold nothing, also in a copy of it.
+COPIED_COLUMN = """\
+import json, torch
+from ferro_alloc import sim
+def host_bytes():
+    return sim.report()["devices"][0]["host_bytes"]
+table = torch.empty(3000, 40_000, device="cuda")
+table[:, 7] = torch.arange(3000, device="cuda")
+held = [host_bytes()]
+copy = torch.empty_like(table[1:])
+copy.copy_(table[1:])
+held.append(host_bytes() - held[0])
+print(json.dumps([held, copy[:, 7].sum().item(), len(sim.uncomputed_reads())]))
+"""
+
+
 # Rows that are longer than those for which one kernel finds the mode.
 MODES_OF_UNKNOWN = """\
 import json, torch
@@ -200,6 +216,12 @@ def test_a_write_with_gaps_is_one_value(run_simulated: RunSimulated) -> None:
     assert (whole, unknown) == (32 * 999 * 500 + 32 * 1000, 0)
     # Only what is written is known.
     assert json.loads(lines[1]) == [3, 0, [], 1]
+
+
+def test_a_copy_of_a_written_column_holds_its_pages_only(run_simulated: RunSimulated) -> None:
+    (held, copied), total, unknown = last_line(run_simulated, COPIED_COLUMN)
+    assert copied < 3 * held < 3 * 3000 * 8192
+    assert (total, unknown) == (2999 * 3000 / 2, 0)
 
 
 def test_drawn_indices_are_used_consistently(run_simulated: RunSimulated) -> None:
