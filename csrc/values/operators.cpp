@@ -6,6 +6,7 @@
 #include "values/evaluated_call.h"
 #include "values/evaluation.h"
 #include "values/gpu.h"
+#include "values/host_copies.h"
 #include "values/in_operator.h"
 #include "values/places.h"
 #include "values/quantized_operators.h"
@@ -121,9 +122,15 @@ class Wrapper : public c10::OperatorKernel {
     }
     Evaluation evaluation(op, traits_);
     evaluation.begin(torch::jit::last(*stack, traits_.arguments));
+    const std::optional<HostCopy> host_copy =
+        traits_.kind == Kind::kCopy ? HostCopy::of(torch::jit::last(*stack, traits_.arguments))
+                                    : std::nullopt;
     const bool transfer = traits_.kind == Kind::kTransfer;
     const std::uint64_t before = inside.transfers();
     kernel_.callBoxed(op, keys, stack);
+    if (host_copy) {
+      host_copy->note();
+    }
     // One operator for each tensor did the work: these are evaluated.
     const bool done_by_others = traits_.by_element && !inside.has_own_kernels();
     if ((!transfer || inside.transfers() == before) && !done_by_others) {

@@ -6,8 +6,11 @@ Prints what each case found as JSON, and what the program learned from uncompute
 import json
 import sys
 import threading
+from contextlib import nullcontext
+from functools import partial
 
 import torch
+from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
 from ferro_alloc import sim
@@ -71,7 +74,7 @@ def other_numbers_differ():
     }
 
 
-def recomputed():
+def recomputed(saved=nullcontext):
     """A mixture of experts under a checkpoint."""
     x = torch.randn(ROWS, 64, device="cuda", requires_grad=True)
     gate = torch.nn.Sequential(torch.nn.Linear(64, WIDTH), torch.nn.Linear(WIDTH, EXPERTS)).cuda()
@@ -86,9 +89,15 @@ def recomputed():
         return out
 
     for _ in range(2):
-        y = checkpoint(mixture, checkpoint(mixture, x, use_reentrant=False), use_reentrant=False)
+        with saved():
+            inner = checkpoint(mixture, x, use_reentrant=False)
+            y = checkpoint(mixture, inner, use_reentrant=False)
         y.sum().backward()
     return {"done": x.grad is not None}
+
+
+def recomputed_from_the_host():
+    return [recomputed(partial(save_on_cpu, pinned)) for pinned in (False, True)]
 
 
 def other_cards_agree():

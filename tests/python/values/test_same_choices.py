@@ -43,6 +43,16 @@ def test_a_recomputation_makes_the_same_choices(run_simulated: RunSimulated, mod
     }
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_recomputation_from_the_host_makes_the_same_choices(
+    run_simulated: RunSimulated, mode: str
+) -> None:
+    assert found(run_simulated, "recomputed_from_the_host", mode) == {
+        "found": [{"done": True}] * 2,
+        "learned": ["drawn", "float"],
+    }
+
+
 def test_equal_programs_of_two_cards_make_the_same_choices(run_simulated: RunSimulated) -> None:
     assert found(run_simulated, "other_cards_agree", count=2)["found"] == {"equal": True}
 

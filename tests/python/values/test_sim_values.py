@@ -157,6 +157,68 @@ def test_random_programs_know_what_follows_from_known_elements(
     assert found == {"wrong": [], "silent": [], "lost": [], "left": [0, 0, 0]}
 
 
+# What returns from the host is as sure as before, until the program overwrites it there.
+THROUGH_THE_HOST = """\
+import json, torch
+from ferro_alloc import sim
+def reads():
+    return sum(read.count for read in sim.uncomputed_reads())
+def sure(tensor):
+    torch.cuda.synchronize()
+    before = reads()
+    return [(tensor[i].item(), reads() == before)[1] or (before := reads(), False)[1]
+            for i in range(len(tensor))]
+def partly(dtype=torch.float):
+    numbers = torch.arange(6, dtype=dtype, device="cuda")
+    numbers[2:4] = large[0, :2].to(dtype)
+    return numbers
+large = torch.randn(1000, 1000, device="cuda") @ torch.randn(1000, 1000, device="cuda")
+pinned = torch.zeros(12, pin_memory=True)
+pinned[:6].copy_(partly(), non_blocking=True)
+pinned[6:].copy_(large[0, :6], non_blocking=True)
+torch.cuda.synchronize()
+found = [sure(partly().cpu().cuda()), sure(pinned.to("cuda", non_blocking=True)[3:9])]
+pinned[8:10].copy_(torch.ones(2, device="cuda"))
+found.append(sure(pinned.cuda()[6:]))
+found.append(sure(partly(torch.int).cpu().long().cuda()))
+found.append(sure(partly().to("cpu", torch.double).to("cuda", torch.int)))
+found.append(sure(torch.stack([partly(), partly()]).cpu().t().to("cuda", torch.double)[:, 0]))
+found.append(sure(partly().cpu()[1:3].cuda()))
+pinned[0] = 1
+pinned.add_(1)
+found.append(sure(pinned.cuda()[:6]))
+again = large[0, :6].cpu()
+again.copy_(torch.arange(6.0)).mul_(2)
+found.append(sure(again.cuda()))
+best = large.argmax(1)
+same = [torch.equal(large.to("cpu", copy=True).cuda().argmax(1), best),
+        torch.equal(large[:1].cpu().cuda().argmax(1), best[:1]),
+        torch.equal(large.cpu()[5:9].cuda().argmax(1), best[5:9])]
+hosts = [large[0].cpu() for _ in range(2000)]
+del hosts
+print(json.dumps([found, same]))
+"""
+
+
+@MODES
+def test_what_returns_from_the_host_is_as_sure_as_before(
+    run_simulated: RunSimulated, activate: dict[str, Any]
+) -> None:
+    found, same = last_line(run_simulated, THROUGH_THE_HOST, **activate)
+    assert found == [
+        [True, True, False, False, True, True],
+        [False, True, True, False, False, False],
+        [False, False, True, True, False, False],
+        [True] * 6,  # the host computed other integers
+        [False] * 6,  # converted
+        [False] * 6,
+        [True, False],
+        [True] * 6,
+        [True] * 6,
+    ]
+    assert same == [True] * 3
+
+
 TWO_CARDS = """\
 import json, torch
 from ferro_alloc import sim

@@ -1,0 +1,194 @@
+#include "values/host_copies.h"
+
+#include "sim/memory/knowledge.h"
+#include "values/device_tensor.h"
+#include "values/gpu.h"
+#include "values/identity.h"
+
+#include <c10/cuda/CUDAStream.h>
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+#include <memory>
+#include <unordered_map>
+#include <utility>
+
+namespace ferro::values {
+namespace {
+
+using HostStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
+
+struct Remembered {
+  explicit Remembered(HostStorage of) : storage(std::move(of)) {}
+  HostStorage storage;
+  std::uint32_t version = 0;
+  sim::Knowledge facts;
+};
+
+// The references keep the keys of freed storages from others. Used with the machine locked.
+using Storages = std::unordered_map<const c10::StorageImpl*, Remembered>;
+Storages& storages() {
+  static auto* const all = new Storages;
+  return *all;
+}
+// Their number, which is read without the lock.
+std::atomic<std::size_t> remembered = 0;
+
+// One copy, in the order of its stream.
+struct Move {
+  HostStorage storage;
+  DeviceTensor there = {};
+  std::uint32_t version = 0;  // before the operator counts
+  // The bytes of the host's tensor, from its first element to its last.
+  std::size_t begin = 0;
+  std::size_t bytes = 0;
+  bool is_exact = false;  // the bytes have the same order on both sides
+};
+
+bool same_order(const at::Tensor& one, const at::Tensor& other) {
+  bool same = one.scalar_type() == other.scalar_type() && one.sizes() == other.sizes() &&
+              one.is_non_overlapping_and_dense() && other.is_non_overlapping_and_dense() &&
+              one.is_conj() == other.is_conj() && one.is_neg() == other.is_neg();
+  for (std::int64_t i = 0; same && i < one.dim(); ++i) {
+    same = one.size(i) == 1 || one.stride(i) == other.stride(i);
+  }
+  return same;
+}
+
+// The operator itself counts as one write, unless it is part of another one.
+bool is_unchanged(const Remembered& host, std::uint32_t version) {
+  return version - host.version <= 1;
+}
+
+void remove_freed() {
+  static std::size_t most = 64;
+  if (storages().size() > most) {
+    std::erase_if(storages(), [](const auto& each) { return each.second.storage.expired(); });
+    most = std::max<std::size_t>(64, 2 * storages().size());
+  }
+}
+
+// One origin for bytes that have several, or lie in another order.
+class Mixed {
+ public:
+  void add(const ferro_sim_origin& origin, std::size_t offset, std::size_t bytes) {
+    identity_.add(origin.identity).add(offset).add(bytes);
+    all_finite_ = all_finite_ && origin.infinities == FERRO_SIM_KNOWN;
+  }
+  ferro_sim_origin origin() const {
+    return {identity_.value(), all_finite_ ? FERRO_SIM_KNOWN : FERRO_SIM_UNKNOWN, 0, 0};
+  }
+
+ private:
+  Identity identity_;
+  bool all_finite_ = true;
+};
+
+void remember(const Move& move) {
+  const auto [origins, of_span] = move.there.origins();
+  const ferro_sim_certainty least = move.there.certainty(of_span.least);
+  Remembered& host =
+      storages().try_emplace(move.storage._unsafe_get_target(), move.storage).first->second;
+  if (!is_unchanged(host, move.version)) {
+    host.facts.remove(0, std::numeric_limits<std::size_t>::max());
+  }
+  host.version = move.version;
+  Mixed mixed;
+  std::size_t done = 0;
+  for (const ferro_sim_origin_piece& piece : origins) {
+    mixed.add(piece.origin, piece.offset, piece.bytes);
+    if (move.is_exact) {
+      const int is = gpu().least_certainty(move.there.address() + done, piece.bytes);
+      host.facts.set(move.begin + done, piece.bytes,
+                     static_cast<ferro_sim_certainty>(std::max<int>(is, FERRO_SIM_UNKNOWN)),
+                     piece.origin, piece.offset);
+      done += piece.bytes;
+    }
+  }
+  // Only the first ones of very many origins are listed.
+  if (done < move.bytes) {
+    host.facts.set(move.begin + done, move.bytes - done, least, mixed.origin(), done);
+  }
+  remove_freed();
+  remembered.store(storages().size(), std::memory_order_relaxed);
+}
+
+void restore(const Move& move) {
+  const auto found = storages().find(move.storage._unsafe_get_target());
+  if (found == storages().end() || !is_unchanged(found->second, move.version)) {
+    return;
+  }
+  const sim::Knowledge& facts = found->second.facts;
+  if (!move.is_exact) {
+    if (facts.least_certainty(move.begin, move.bytes) != FERRO_SIM_KNOWN) {
+      Mixed mixed;
+      facts.for_each_fact(move.begin, move.bytes,
+                          [&](std::uint64_t, std::size_t bytes, ferro_sim_certainty,
+                              const ferro_sim_origin* origin, std::size_t offset) {
+                            mixed.add(*origin, offset, bytes);
+                            return true;
+                          });
+      move.there.forget(true, mixed.origin());
+    }
+    return;
+  }
+  facts.for_each_fact(move.begin, move.bytes,
+                      [&](std::uint64_t begin, std::size_t bytes, ferro_sim_certainty certainty,
+                          const ferro_sim_origin* origin, std::size_t offset) {
+                        const std::uint64_t address = move.there.address() + (begin - move.begin);
+                        if (certainty != FERRO_SIM_KNOWN) {
+                          gpu().write(address, nullptr, bytes, certainty, 1);
+                        }
+                        gpu().originate(address, bytes, origin, offset);
+                        return true;
+                      });
+}
+
+template <void (*act)(const Move&)>
+void perform(void* held) {
+  const std::unique_ptr<Move> move(static_cast<Move*>(held));
+  act(*move);
+}
+
+}  // namespace
+
+std::optional<HostCopy> HostCopy::of(c10::ArrayRef<c10::IValue> arguments) {
+  if (!arguments[0].isTensor() || !arguments[1].isTensor()) {
+    return std::nullopt;
+  }
+  const at::Tensor& to = arguments[0].toTensor();
+  const at::Tensor& from = arguments[1].toTensor();
+  const bool up = to.is_cuda();
+  const at::Tensor& host = up ? from : to;
+  if (up == from.is_cuda() || !host.is_cpu() || host.layout() != at::kStrided ||
+      host.numel() == 0 || (up && remembered.load(std::memory_order_relaxed) == 0)) {
+    return std::nullopt;
+  }
+  return HostCopy(to, from);
+}
+
+void HostCopy::note() const {
+  const bool up = to_.is_cuda();
+  const at::Tensor& device = up ? to_ : from_;
+  const at::Tensor& host = up ? from_ : to_;
+  auto move = std::make_unique<Move>(Move{host.storage().getWeakStorageImpl()});
+  if (!move->there.describe(device)) {
+    return;
+  }
+  std::int64_t last = 0;
+  for (std::int64_t i = 0; i < host.dim(); ++i) {
+    last += (host.size(i) - 1) * host.stride(i);
+  }
+  move->version = host.is_inference() ? 0 : host._version();
+  move->begin = static_cast<std::size_t>(host.storage_offset()) * host.element_size();
+  move->bytes = static_cast<std::size_t>(last + 1) * host.element_size();
+  move->is_exact = same_order(to_, from_);
+  const auto index = device.device().index();
+  void* const stream = c10::cuda::getCurrentCUDAStream(index).stream();
+  if (gpu().in_order(index, stream, up ? perform<restore> : perform<remember>, move.get()) == 0) {
+    static_cast<void>(move.release());
+  }
+}
+
+}  // namespace ferro::values
