@@ -418,6 +418,9 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
                    bool positive, bool any_certain) {
     if (!traits->passes_numbers) {
       origin.is_positive = traits->gives_positive ? 1 : 0;
+      if (traits->may_keep_infinities) {
+        origin.infinities = lows ? FERRO_SIM_UNKNOWN : infinities;
+      }
       return;
     }
     // A mask makes places zero, and all other numbers are more.

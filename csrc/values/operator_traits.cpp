@@ -84,9 +84,14 @@ constexpr string_view kPassing[] = {"aten::copy_",
                                     "aten::sub_",
                                     "aten::maximum",
                                     "aten::minimum",
+                                    "aten::abs",
+                                    "aten::neg",
+                                    "aten::neg_",
                                     "aten::_log_softmax"};
-constexpr string_view kLosingSign[] = {"aten::add", "aten::add_", "aten::sub", "aten::sub_",
-                                       "aten::_log_softmax"};
+constexpr string_view kLosingSign[] = {"aten::add", "aten::add_", "aten::sub",         "aten::sub_",
+                                       "aten::neg", "aten::neg_", "aten::_log_softmax"};
+constexpr string_view kFinite[] = {"aten::_softmax", "aten::sigmoid", "aten::tanh",
+                                   "aten::nan_to_num"};
 constexpr string_view kPositive[] = {"aten::_softmax", "aten::sigmoid", "aten::exp",
                                      "aten::softplus"};
 
@@ -303,7 +308,7 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
   traits.passes_numbers = is_one_of(base, kPassing);
   traits.keeps_sign = traits.passes_numbers && !is_one_of(base, kLosingSign);
   traits.gives_positive = is_one_of(base, kPositive);
-  traits.gives_finite = base == "aten::_softmax" || base == "aten::sigmoid";
+  traits.gives_finite = is_one_of(base, kFinite);
   if ((traits.kind == Kind::kPlain || traits.kind == Kind::kCopy) && !traits.random &&
       !traits.by_element) {
     traits.works_by_element = is_pointwise(op) || is_one_of(base, kByElement);
@@ -316,6 +321,8 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
   }
   traits.multiplies = base == "aten::mul" || base == "aten::mul_";
   traits.positions = positions_of(base, schema);
+  traits.may_keep_infinities = (traits.works_by_element || traits.moves || traits.positions) &&
+                               !traits.gives_finite && !traits.gives_positive;
   return traits;
 }
 

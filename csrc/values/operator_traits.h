@@ -98,6 +98,8 @@ struct OperatorTraits {
   bool gives_positive = false;
   // Its results are finite, whatever the inputs.
   bool gives_finite = false;
+  // Where an element of its inputs is infinite, those of its results may be.
+  bool may_keep_infinities = false;
   // Each element of its results follows from one element of each input, as expanded to its sizes; if it
   // moves elements, of each selector.
   bool works_by_element = false;

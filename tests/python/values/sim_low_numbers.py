@@ -6,6 +6,8 @@ Prints the choices that are low, or differ from those of other operators.
 import json
 import torch
 
+from ferro_alloc import sim
+
 ROWS, NUMBERS = 6, 9000
 hidden = torch.randn(ROWS, 400_000, device="cuda")
 wrong = []
@@ -61,5 +63,26 @@ for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
                 again = torch.multinomial(chances, 200, replacement=True).cpu()
                 checks["again"] = not low[again].any() and len(again.unique()) >= min(high, 6)
             wrong += [[*note, name] for name, holds in checks.items() if not holds]
+# By a known mask, the right number of them is infinite, also of magnitudes and opposites.
+x = logits(torch.float32, True)[:, :900].masked_fill(masks("gaps")[:900], -float("inf"))
+half = x.numel() // 2
+infinite = {
+    "isinf": x.isinf(),
+    "isfinite": x.isfinite().logical_not(),
+    "magnitude": x.abs() == float("inf"),
+    "opposite": -x == float("inf"),
+    "scaled": (x / 0.7).isinf(),
+    "in place": x.clone().neg_().isinf(),
+}
+wrong += [[name, found.sum().item()] for name, found in infinite.items() if found.sum() != half]
+known = sum(read.learned in ("integer", "size") for read in sim.uncomputed_reads()) == 0
+# By an unknown one, no number is known to be finite.
+few = x.masked_fill(x < x.mean(), -float("inf"))
+for change in (torch.neg, torch.abs, torch.square, torch.relu, lambda y: y.sort(1).values):
+    before = sum(read.count for read in sim.uncomputed_reads())
+    change(few).isinf().sum().item()
+    if sum(read.count for read in sim.uncomputed_reads()) == before:
+        wrong.append(["unknown mask", getattr(change, "__name__", "sort")])
 x[:, :] = -float("inf")
+wrong += [] if known else [["known mask"]]
 print(json.dumps([wrong, len(x.topk(4).indices[0].unique())]))
