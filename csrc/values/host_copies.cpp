@@ -161,8 +161,8 @@ std::optional<HostCopy> HostCopy::of(c10::ArrayRef<c10::IValue> arguments) {
   const at::Tensor& from = arguments[1].toTensor();
   const bool up = to.is_cuda();
   const at::Tensor& host = up ? from : to;
-  if (up == from.is_cuda() || !host.is_cpu() || host.layout() != at::kStrided ||
-      host.numel() == 0 || (up && remembered.load(std::memory_order_relaxed) == 0)) {
+  if (up == from.is_cuda() || !host.is_cpu() || !host.has_storage() || host.numel() == 0 ||
+      (up && remembered.load(std::memory_order_relaxed) == 0)) {
     return std::nullopt;
   }
   return HostCopy(to, from);
