@@ -56,7 +56,8 @@ bool same_order(const at::Tensor& one, const at::Tensor& other) {
   return same;
 }
 
-// The operator itself counts as one write, unless it is part of another one.
+// The operator itself counts as one write, unless it is part of another one such as `.cpu()`: then the
+// first write after that one goes unnoticed.
 bool is_unchanged(const Remembered& host, std::uint32_t version) {
   return version - host.version <= 1;
 }
