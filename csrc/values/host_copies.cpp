@@ -1,6 +1,5 @@
 #include "values/host_copies.h"
 
-#include "sim/memory/knowledge.h"
 #include "values/device_tensor.h"
 #include "values/gpu.h"
 #include "values/identity.h"
@@ -9,7 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <limits>
+#include <map>
 #include <memory>
 #include <unordered_map>
 #include <utility>
@@ -19,11 +18,50 @@ namespace {
 
 using HostStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
 
+// What is known about bytes of a storage.
+struct Fact {
+  std::size_t end = 0;
+  ferro_sim_certainty certainty = FERRO_SIM_UNKNOWN;
+  ferro_sim_origin origin = {};
+  std::size_t offset = 0;  // of the first byte in the origin
+};
+using Facts = std::map<std::size_t, Fact>;  // by the first byte; they do not overlap
+
+Facts::iterator first_ending_after(Facts& facts, std::size_t begin) {
+  const auto next = facts.upper_bound(begin);
+  return next != facts.begin() && std::prev(next)->second.end > begin ? std::prev(next) : next;
+}
+
+void set(Facts& facts, std::size_t begin, const Fact& fact) {
+  for (auto at = first_ending_after(facts, begin); at != facts.end() && at->first < fact.end;) {
+    const auto [first, before] = *at;
+    at = facts.erase(at);
+    if (first < begin) {
+      facts[first] = {begin, before.certainty, before.origin, before.offset};
+    }
+    if (before.end > fact.end) {
+      facts[fact.end] = {before.end, before.certainty, before.origin,
+                         before.offset + (fact.end - first)};
+    }
+  }
+  facts[begin] = fact;
+}
+
+// Calls `visit(begin, bytes, fact, offset)` for each part of the range of which something is known.
+template <typename Visit>
+void for_each_fact(Facts& facts, std::size_t begin, std::size_t bytes, const Visit& visit) {
+  const std::size_t end = begin + bytes;
+  for (auto at = first_ending_after(facts, begin); at != facts.end() && at->first < end; ++at) {
+    const std::size_t from = std::max(at->first, begin);
+    visit(from, std::min(at->second.end, end) - from, at->second,
+          at->second.offset + (from - at->first));
+  }
+}
+
 struct Remembered {
-  explicit Remembered(HostStorage of) : storage(std::move(of)) {}
   HostStorage storage;
   std::uint32_t version = 0;
-  sim::Knowledge facts;
+  Facts facts = {};
 };
 
 // The references keep the keys of freed storages from others. Used with the machine locked.
@@ -89,10 +127,11 @@ class Mixed {
 void remember(const Move& move) {
   const auto [origins, of_span] = move.there.origins();
   const ferro_sim_certainty least = move.there.certainty(of_span.least);
-  Remembered& host =
-      storages().try_emplace(move.storage._unsafe_get_target(), move.storage).first->second;
+  Remembered& host = storages()
+                         .try_emplace(move.storage._unsafe_get_target(), Remembered{move.storage})
+                         .first->second;
   if (!is_unchanged(host, move.version)) {
-    host.facts.remove(0, std::numeric_limits<std::size_t>::max());
+    host.facts.clear();
   }
   host.version = move.version;
   Mixed mixed;
@@ -101,15 +140,16 @@ void remember(const Move& move) {
     mixed.add(piece.origin, piece.offset, piece.bytes);
     if (move.is_exact) {
       const int is = gpu().least_certainty(move.there.address() + done, piece.bytes);
-      host.facts.set(move.begin + done, piece.bytes,
-                     static_cast<ferro_sim_certainty>(std::max<int>(is, FERRO_SIM_UNKNOWN)),
-                     piece.origin, piece.offset);
+      set(host.facts, move.begin + done,
+          {move.begin + done + piece.bytes,
+           static_cast<ferro_sim_certainty>(std::max<int>(is, FERRO_SIM_UNKNOWN)), piece.origin,
+           piece.offset});
       done += piece.bytes;
     }
   }
   // Only the first ones of very many origins are listed.
   if (done < move.bytes) {
-    host.facts.set(move.begin + done, move.bytes - done, least, mixed.origin(), done);
+    set(host.facts, move.begin + done, {move.begin + move.bytes, least, mixed.origin(), done});
   }
   remove_freed();
   remembered.store(storages().size(), std::memory_order_relaxed);
@@ -120,30 +160,28 @@ void restore(const Move& move) {
   if (found == storages().end() || !is_unchanged(found->second, move.version)) {
     return;
   }
-  const sim::Knowledge& facts = found->second.facts;
+  Facts& facts = found->second.facts;
   if (!move.is_exact) {
-    if (facts.least_certainty(move.begin, move.bytes) != FERRO_SIM_KNOWN) {
-      Mixed mixed;
-      facts.for_each_fact(move.begin, move.bytes,
-                          [&](std::uint64_t, std::size_t bytes, ferro_sim_certainty,
-                              const ferro_sim_origin* origin, std::size_t offset) {
-                            mixed.add(*origin, offset, bytes);
-                            return true;
-                          });
+    Mixed mixed;
+    ferro_sim_certainty least = FERRO_SIM_KNOWN;
+    for_each_fact(facts, move.begin, move.bytes,
+                  [&](std::size_t, std::size_t bytes, const Fact& fact, std::size_t offset) {
+                    mixed.add(fact.origin, offset, bytes);
+                    least = std::min(least, fact.certainty);
+                  });
+    if (least != FERRO_SIM_KNOWN) {
       move.there.forget(true, mixed.origin());
     }
     return;
   }
-  facts.for_each_fact(move.begin, move.bytes,
-                      [&](std::uint64_t begin, std::size_t bytes, ferro_sim_certainty certainty,
-                          const ferro_sim_origin* origin, std::size_t offset) {
-                        const std::uint64_t address = move.there.address() + (begin - move.begin);
-                        if (certainty != FERRO_SIM_KNOWN) {
-                          gpu().write(address, nullptr, bytes, certainty, 1);
-                        }
-                        gpu().originate(address, bytes, origin, offset);
-                        return true;
-                      });
+  for_each_fact(facts, move.begin, move.bytes,
+                [&](std::size_t begin, std::size_t bytes, const Fact& fact, std::size_t offset) {
+                  const std::uint64_t address = move.there.address() + (begin - move.begin);
+                  if (fact.certainty != FERRO_SIM_KNOWN) {
+                    gpu().write(address, nullptr, bytes, fact.certainty, 1);
+                  }
+                  gpu().originate(address, bytes, &fact.origin, offset);
+                });
 }
 
 template <void (*act)(const Move&)>
