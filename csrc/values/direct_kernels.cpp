@@ -2,6 +2,7 @@
 
 #include "values/evaluated_call.h"
 #include "values/evaluation.h"
+#include "values/host_copies.h"
 #include "values/places.h"
 
 #include <ATen/CUDAFunctions.h>
@@ -85,7 +86,12 @@ class Direct<function, Result (*)(Arguments...)> : public c10::OperatorKernel {
     const Reads before(inside);
     Evaluation evaluation(op_, traits_);
     evaluation.begin(boxed, Evaluation::Lifetime::kOfCaller);
+    const std::optional<HostCopy> host_copy =
+        traits_.kind == Kind::kCopy ? HostCopy::of(boxed) : std::nullopt;
     Result result = function(arguments...);
+    if (host_copy) {
+      host_copy->note();
+    }
     const Borrowed<1> results(result);
     evaluation.end(results.values());
     if (traits_.kind == Kind::kCopy) {
