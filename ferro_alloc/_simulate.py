@@ -194,7 +194,7 @@ def main(argv: list[str]) -> int:
 
     def conclude(result: Result, recording: Recording) -> int:
         if parsed.rows == "both" and result["verdict"] in (AS_FAR_AS_KNOWN, UNKNOWN):
-            _run_with_all_rows(again, result)
+            _run_with_all_rows(again, result, parsed.time_limit)
         lines = [*lines_of(result), *_others(result)]
         if parsed.report is not None:
             title = f"GPU memory on a simulated {card.name}, {result['allocator']}"
@@ -221,12 +221,20 @@ def _compare(parsed: argparse.Namespace, child: Child, card: Card, memory: int) 
     return _say(compared, lines, parsed.json)
 
 
-def _run_with_all_rows(child: Child, result: Result) -> None:
-    """Runs the program again with the largest sizes, if sizes were unknown."""
+TIMES_AS_LONG = 10
+LEAST_TIME_S = 60.0
+"""The run with all rows may take so many times the time of the first one, and at least this."""
+
+
+def _run_with_all_rows(child: Child, result: Result, time_limit: float | None) -> None:
+    """Runs the program again with the largest sizes, if sizes were unknown. A loop that goes on
+    while a mask has rows does not end by itself then."""
     if _certainty.has_sizes(result) and not result["partial"]:
         say("sizes depended on unknown values: running again with as many rows as possible ...")
+        most = max(LEAST_TIME_S, TIMES_AS_LONG * result["seconds"])
+        most = most if time_limit is None else min(most, time_limit)
         try:
-            result["all_rows"] = child.run("--rows=all")
+            result["all_rows"] = child.run("--rows=all", f"--time-limit={most}")
         except FerroError as error:
             print(f"ferro_alloc: {error}", file=sys.stderr)
 

@@ -60,15 +60,6 @@ def is_sure(result: Result) -> bool:
     return bool(result["values"]) and all(read["learned"] == "float" for read in reads)
 
 
-def lacks_surely(result: Result) -> bool:
-    """Whether a program that ran out of memory would do so with every value: it made the smallest
-    assumption about sizes, and no branch depended on uncomputed values."""
-    harmless = ("float",) if result["rows"] == "all" else ("float", "size")
-    return bool(result["values"]) and all(
-        read["learned"] in harmless for read in result["uncomputed"]
-    )
-
-
 def lines_of(result: Result) -> list[str]:
     """The places and the assumption for each, if the verdict is unsure."""
     if not result["values"]:
@@ -91,7 +82,7 @@ def lines_of(result: Result) -> list[str]:
         lines.append(f"    and at {len(reads) - MOST_NAMED} more lines")
     if reads and not result["out_of_memory"]:
         lines.append(f"  {OTHERWISE}")
-    elif not lacks_surely(result):
+    elif not is_sure(result):
         lines.append(f"  {OR_FITS}")
     return lines
 
@@ -122,5 +113,6 @@ def _assumed(read: Result, rows: str) -> str:
     if read["learned"] == "drawn":
         what = "what follows from choices (argmax, topk, multinomial), drawn at random"
     else:
-        what = "a number or a boolean, computed from zeros"
+        masks = ", and masks that are true" if rows == "all" else ""
+        what = f"a number or a boolean, computed from zeros{masks}"
     return f"{what}; it reached {read['reached']}" if read["reached"] else what

@@ -86,6 +86,9 @@ def _observe_uses(torch: Any, computed: Any) -> None:
         setattr(torch.Tensor, name, _within(computed.use_as_integers, read))
     torch._tensor_str._str = _within(computed.use_as_text, torch._tensor_str._str)
     torch.Tensor.__format__ = _within(computed.use_as_text, torch.Tensor.__format__)
+    # It is read to be saved.
+    scaler = torch.amp.grad_scaler.GradScaler
+    scaler.state_dict = _within(computed.use_as_text, scaler.state_dict)
     # Storages are saved as bytes, of whatever type their elements are.
     torch.save = torch.serialization.save = _within(computed.use_as_text, torch.save)
 
