@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ferro_alloc.sim import _sources
-from ferro_alloc.sim._float_uses import decides
+from ferro_alloc.sim._float_uses import reached
 
 Lines = list[str]
 
@@ -111,7 +111,7 @@ class Programs:
         decided: list[bool] = []
 
         def read() -> Read:
-            decided.append(decides(sys._getframe(1)))
+            decided.append(reached(sys._getframe(1)))
             return Read()
 
         file.write_text(program)
