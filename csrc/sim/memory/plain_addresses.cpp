@@ -2,7 +2,7 @@
 
 #include "ferro/base/bytes.h"
 
-#include <iterator>
+#include <algorithm>
 
 namespace ferro::sim {
 namespace {
@@ -54,9 +54,21 @@ std::optional<std::uint64_t> PlainAddresses::take(int device, std::size_t bytes)
     }
   }
   if (at) {
-    range_of(*at)->second.used += bytes;
+    for_each_range(*at, bytes, [](auto range, std::size_t part) { range->second.used += part; });
   }
   return at;
+}
+
+template <typename Visit>
+void PlainAddresses::for_each_range(std::uint64_t at, std::size_t bytes, const Visit& visit) {
+  for (auto range = range_of(at); bytes > 0;) {
+    const auto visited = range++;
+    const std::size_t rest = visited->first + visited->second.bytes - at;
+    const std::size_t part = std::min(bytes, rest);
+    visit(visited, part);
+    at += part;
+    bytes -= part;
+  }
 }
 
 bool PlainAddresses::put(std::uint64_t at, std::size_t bytes) {
@@ -64,15 +76,17 @@ bool PlainAddresses::put(std::uint64_t at, std::size_t bytes) {
   if (found == ranges_.end()) {
     return false;
   }
-  Range& range = found->second;
-  FreeRanges& free = free_[range.device];
+  FreeRanges& free = free_[found->second.device];
   free.add(at, bytes);
-  range.used -= bytes;
-  if (range.used == 0 && !range.is_first) {
-    free.remove(found->first, range.bytes);
-    gaps_.add(found->first, range.bytes);
-    ranges_.erase(found);
-  }
+  for_each_range(at, bytes, [&](auto of, std::size_t part) {
+    Range& range = of->second;
+    range.used -= part;
+    if (range.used == 0 && !range.is_first) {
+      free.remove(of->first, range.bytes);
+      gaps_.add(of->first, range.bytes);
+      ranges_.erase(of);
+    }
+  });
   return true;
 }
 

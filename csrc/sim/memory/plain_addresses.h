@@ -5,7 +5,8 @@
 // lowest place. Seen on an H100, where other mappings of the process leave further gaps.
 //
 // Not thread-safe; O(log n) but for the search among the n free ranges of a device.
-// Invariant: each range of a device has memory in it, except for the first.
+// Memory may lie in several ranges that follow each other. Invariants: each range of a device has
+// memory in it, except for the first; `used` of a range is the number of its bytes that are taken.
 #pragma once
 
 #include "sim/memory/free_ranges.h"
@@ -35,6 +36,10 @@ class PlainAddresses {
     bool is_first = false;
   };
   std::map<std::uint64_t, Range>::iterator range_of(std::uint64_t at);
+  // Calls `visit(range, bytes)` for each range with a part of what was taken, in order. It may erase
+  // the range.
+  template <typename Visit>
+  void for_each_range(std::uint64_t at, std::size_t bytes, const Visit& visit);
   // Its addresses are not free yet. None when there are none left.
   std::optional<std::uint64_t> add_range(int device, std::size_t bytes, bool is_first);
 

@@ -10,9 +10,11 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 #include <random>
 #include <string>
 #include <sys/mman.h>
+#include <utility>
 #include <vector>
 
 namespace ferro::sim {
@@ -135,6 +137,44 @@ TEST(SimFreeRanges, AgreesWithAModelByTheByte) {
     }
     ASSERT_EQ(ranges.count(), runs) << step;
   }
+}
+
+TEST(SimPlainAddresses, NoTakenByteIsTakenAgain) {
+  constexpr std::size_t kAll = 64 * kGiB;
+  FreeRanges gaps;
+  gaps.add(0, kAll);
+  PlainAddresses addresses(gaps);
+  std::map<std::uint64_t, std::pair<std::size_t, int>> taken;  // bytes and device, by address
+  std::mt19937 random(5);
+  for (int step = 0; step < 20000; ++step) {
+    if (!taken.empty() && random() % 8 < (step % 2000 < 1000 ? 3U : 6U)) {
+      const auto put =
+          std::next(taken.begin(), static_cast<std::ptrdiff_t>(random() % taken.size()));
+      ASSERT_TRUE(addresses.put(put->first, put->second.first)) << step;
+      taken.erase(put);
+      continue;
+    }
+    // Some lie in two ranges of 32 MiB and more, which follow each other.
+    const std::size_t bytes = (1 + random() % 60) * 2 * kMiB;
+    const int device = static_cast<int>(random() % 2);
+    const auto at = addresses.take(device, bytes);
+    ASSERT_TRUE(at) << step;
+    const auto next = taken.lower_bound(*at);
+    ASSERT_TRUE(next == taken.end() || *at + bytes <= next->first) << step;
+    ASSERT_TRUE(next == taken.begin() ||
+                std::prev(next)->first + std::prev(next)->second.first <= *at)
+        << step;
+    taken.emplace(*at, std::pair(bytes, device));
+  }
+  for (const auto& [at, bytes] : taken) {
+    ASSERT_TRUE(addresses.put(at, bytes.first));
+  }
+  // All but the addresses of the two contexts.
+  std::size_t left = 0;
+  while (const auto at = gaps.take_last(32 * kMiB, 1)) {
+    left += 32 * kMiB;
+  }
+  EXPECT_EQ(left, kAll - 2 * 512 * kMiB);
 }
 
 TEST(SimAddresses, EndWhereThoseOfTheProcessDo) {
