@@ -212,6 +212,9 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
   void give() {
     in_part = in_part && computable && value_if_known && find_doubts();
     const std::optional<bool> mask = given_mask();
+    if (mask) {
+      count_assumed_mask();
+    }
     const bool has_values =
         ran || (computable && !mask && has_value_if_taken() && Recipe::make_room());
     if (!has_values && certainty == FERRO_SIM_UNKNOWN && origin.has_lows != 0) {

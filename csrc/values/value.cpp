@@ -45,6 +45,7 @@ struct Graph {
   Count waits;
   Count values;
   Count bytes;
+  Count masks;
 };
 
 Graph& graph() {
@@ -352,8 +353,10 @@ ValueRef::~ValueRef() {
 
 ValueCounts value_counts() {
   const Graph& g = graph();
-  return {g.recorded, g.computed, g.waits, g.values, g.bytes};
+  return {g.recorded, g.computed, g.waits, g.values, g.bytes, g.masks};
 }
+
+void count_assumed_mask() { graph().masks += 1; }
 
 void leak_values_at_exit() {
   std::atexit([] { graph().ended = true; });

@@ -49,9 +49,12 @@ def last_read() -> str:
     return "" if last is None else last.place or f"outside of Python, in {last.operator}"
 
 
-def has_sizes(result: Result) -> bool:
-    """Whether sizes depended on values that were not computed."""
-    return any(read["learned"] == "size" for read in result["uncomputed"])
+def has_range(result: Result) -> bool:
+    """Whether sizes depended on values that were not computed. A program may also ask whether a
+    mask has rows, and make no size of one that has none."""
+    asks = result["masks_assumed"] and result["rows"] == "none"
+    decisive = ("size", "integer") if asks else ("size",)
+    return any(read["learned"] in decisive for read in result["uncomputed"])
 
 
 def is_sure(result: Result) -> bool:

@@ -152,16 +152,33 @@ LENGTHS = f"{UNKNOWN}\ncount = int((unknown > 3).sum())\nprint(torch.zeros(count
 def test_integers_and_booleans_qualify_a_verdict(
     simulate: Simulate, program: str, reached: str
 ) -> None:
-    done, result = simulate(program)
+    done, result = simulate(program, "--rows", "none")
     assert done.returncode == 13, done.stderr
     assert result["verdict"] == "fits as far as known"
     assert learned(result) == {"train.py:5": "integer"}
-    assert result["all_rows"] is None
     assert "train.py:5 (once): a number or a boolean, computed from zeros" in done.stderr
     (read,) = result["uncomputed"]
     assert read["reached"] == reached
     assert _certainty.OTHERWISE in done.stderr
     assert report_of(done).count("train.py:5 (") == 1
+
+
+ASKS = f"""\
+{UNKNOWN}
+mask = unknown[:, 0] > 0
+if mask.any():
+    wide = torch.empty(2048, 1 << 18, dtype=torch.uint8, device="cuda")
+"""
+
+
+def test_the_range_of_a_program_that_asks_whether_a_mask_has_rows(simulate: Simulate) -> None:
+    done, result = simulate(ASKS)
+    assert done.returncode == 13, done.stderr
+    assert learned(result) == {"train.py:6": "integer"}
+    peaks = [run["devices"][0]["peak_allocated_bytes"] for run in (result, result["all_rows"])]
+    assert 510 * MIB < peaks[1] - peaks[0] < 514 * MIB
+    _, plain = simulate(f"{UNKNOWN}\nif unknown.mean().item() > 3: pass")
+    assert (learned(plain), plain["all_rows"]) == ({"train.py:5": "integer"}, None)
 
 
 PRINTS = f"""\
@@ -516,6 +533,7 @@ def run_of(verdict: str, *, learned: str = "float", most: Result | None = None) 
         "allocator": "native",
         "card": {"name": "H", "memory_bytes": 8 * GIB},
         "values": True,
+        "masks_assumed": False,
         "rows": "none",
         "partial": "",
         "exit_status": {"fits": 0, "fits as far as known": 13}.get(verdict, 12),
