@@ -38,8 +38,8 @@ ferro_sim_certainty least_certainty(std::uint64_t address, std::size_t bytes) {
 
 bool DeviceTensor::describe(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.layout() != at::kStrided || !tensor.is_cuda() ||
-      tensor.unsafeGetTensorImpl()->is_python_dispatch() || tensor.numel() == 0 ||
-      !tensor.has_storage()) {
+      tensor.is_nested() || tensor.unsafeGetTensorImpl()->is_python_dispatch() ||
+      tensor.numel() == 0 || !tensor.has_storage()) {
     return false;
   }
   const auto storage = reinterpret_cast<std::uint64_t>(

@@ -32,6 +32,18 @@ large = torch.randn(1000, 1000, device="cuda")
 (large @ large).sum().item()
 """
 
+NESTED = """\
+import torch
+from torch import nn
+torch.manual_seed(0)
+encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2).eval()
+encoder = encoder.cuda()
+padded = torch.arange(6).expand(4, 6) >= torch.tensor([[6], [4], [3], [1]])
+with torch.no_grad():
+    found = encoder(torch.randn(4, 6, 16, device="cuda"), src_key_padding_mask=padded.cuda())
+print(tuple(found.shape))
+"""
+
 REPLACED = """\
 import torch
 calls = 0
@@ -119,6 +131,10 @@ def test_frequent_operators_have_kernels_without_boxed_arguments(
     found = last_line(run_simulated, "sim_direct_kernels.py", **activate)
     assert found.pop("names") > 50
     assert found == {"wrong": [], "unknown": [], "boxed": []}
+
+
+def test_operators_may_return_nested_tensors(run_simulated: RunSimulated) -> None:
+    assert run_simulated(NESTED).stdout == "(4, 6, 16)\n"
 
 
 def test_a_kernel_that_the_program_registers_is_called_in_their_place(
