@@ -184,20 +184,6 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     taken = true;
   }
 
-  // Whether an input is a mask.
-  bool has_mask() const {
-    return std::any_of(host.operands().begin(), host.operands().end(), [](const Operand& operand) {
-      return operand.is_input && operand.at.type() == at::kBool;
-    });
-  }
-  // Whether it looks for the true elements of a mask with contents: their number follows from these,
-  // also if they are unknown, because all else does.
-  bool has_contents() const {
-    const std::vector<Operand>& operands = host.operands();
-    return traits->name == "aten::nonzero" && has_mask() && operands[0].taken &&
-           !operands[0].taken->pieces.only_zeros();
-  }
-
   // For results of sizes that depend on values.
   void run() {
     const BelowModes guard;
@@ -211,12 +197,7 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
 
   void give() {
     in_part = in_part && computable && value_if_known && find_doubts();
-    const std::optional<bool> mask = given_mask();
-    if (mask) {
-      count_assumed_mask();
-    }
-    const bool has_values =
-        ran || (computable && !mask && has_value_if_taken() && Recipe::make_room());
+    const bool has_values = ran || (computable && has_value_if_taken() && Recipe::make_room());
     if (!has_values && certainty == FERRO_SIM_UNKNOWN && origin.has_lows != 0) {
       origin.has_lows = 0;
       origin.infinities = FERRO_SIM_UNKNOWN;
@@ -246,10 +227,6 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     for (const Result& result : results) {
       if (next != made.end() && is_made_first(result)) {
         result.slot.layout.hold(**next++, certainty_of(result));
-      } else if (mask.value_or(false) && result.slot.layout.elements() <= kMaxUnknownElements) {
-        const BelowModes guard;
-        hold_or_write(result, at::ones(result.slot.layout.sizes(), at::kBool));
-        continue;
       } else if (!has_values || is_left_out(result.slot) || !give_value(result, recipe)) {
         result.slot.layout.forget(result.keeps, origin_of(result.slot));
         continue;
@@ -470,22 +447,6 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     return of_slot;
   }
 
-  // What the results are in place of a comparison of unknown numbers: false or true everywhere. So
-  // sums of a mask and the like agree with the number of rows that it is assumed to have. None: they
-  // are computed, or there is no such assumption. A single result is no mask.
-  std::optional<bool> given_mask() const {
-    const bool is_unknown =
-        certainty == FERRO_SIM_UNKNOWN && !in_part && !tells_lows && !tests_whether_finite;
-    const auto is_mask = [](const Result& result) {
-      return result.slot.layout.type() == at::kBool;
-    };
-    if (!traits->compares || !is_unknown || result_elements <= 1 || ran ||
-        !std::all_of(results.begin(), results.end(), is_mask) || has_mask()) {
-      return std::nullopt;
-    }
-    return assumed_mask();
-  }
-
   bool give_value(const Result& result, const std::shared_ptr<Recipe>& recipe) {
     const DeviceTensor& there = result.slot.layout;
     const ferro_sim_origin from = origin_of(result.slot);
@@ -507,18 +468,12 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     if (!computed || !computed->defined()) {
       return false;
     }
-    hold_or_write(result, *computed);
-    return true;
-  }
-
-  // `laid_out`: a tensor that `lay_out` returned.
-  void hold_or_write(const Result& result, const at::Tensor& laid_out) const {
-    const DeviceTensor& there = result.slot.layout;
     if (there.can_hold()) {
-      there.hold(*ValueRef(Value::make(laid_out, origin_of(result.slot))), certainty_of(result));
+      there.hold(*ValueRef(Value::make(*computed, from)), certainty_of(result));
     } else {
-      there.write(laid_out, certainty_of(result), origin_of(result.slot));
+      there.write(*computed, certainty_of(result), from);
     }
+    return true;
   }
 
   bool hold_span(const Result& result, const std::shared_ptr<Recipe>& recipe,
@@ -792,8 +747,7 @@ void Evaluation::begin_sized(Arguments arguments) {
   const std::optional<std::int64_t> assumed =
       is_size ? assumed_rows(traits_, arguments) : std::nullopt;
   // Unknown values give the assumed size, and without an assumption that of zeros.
-  job_->computable = job_->computable &&
-                     (job_->certainty != FERRO_SIM_UNKNOWN || !assumed || job_->has_contents());
+  job_->computable = job_->computable && (job_->certainty != FERRO_SIM_UNKNOWN || !assumed);
   if (job_->computable) {
     job_->computable = job_->host.take_arguments(arguments);
   }

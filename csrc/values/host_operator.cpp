@@ -358,14 +358,9 @@ bool tests_whether_finite(const OperatorTraits& traits, Arguments arguments) {
                           : other.isDouble() && std::isinf(other.toDouble());
 }
 
-std::optional<bool> assumed_mask() {
-  static const char* const rows = std::getenv("FERRO_ALLOC_SIM_ROWS");
-  return rows == nullptr ? std::nullopt : std::optional(std::string_view(rows) == "all");
-}
-
 std::optional<std::int64_t> assumed_rows(const OperatorTraits& traits, Arguments arguments) {
-  const std::optional<bool> all = assumed_mask();
-  if (!all) {
+  static const char* const rows = std::getenv("FERRO_ALLOC_SIM_ROWS");
+  if (rows == nullptr) {
     return std::nullopt;
   }
   const at::Tensor& input = arguments[0].toTensor();
@@ -380,11 +375,12 @@ std::optional<std::int64_t> assumed_rows(const OperatorTraits& traits, Arguments
                             : traits.sizes_columns ? input.size(1)
                                                    : input.numel();
   const std::int64_t one = std::min<std::int64_t>(most, 1);
+  const bool all = std::string_view(rows) == "all";
   // Of booleans the device counts the true ones: with one there are two values, with none one.
   if (traits.name.starts_with("aten::_unique") && input.scalar_type() == at::kBool) {
-    return *all ? one : 0;
+    return all ? one : 0;
   }
-  return *all ? most : unique ? one : 0;
+  return all ? most : unique ? one : 0;
 }
 
 PositionsRange range_of_positions(const OperatorTraits& traits, const c10::FunctionSchema& schema,

@@ -50,7 +50,6 @@ class HostOperator {
 
   // In the order of the arguments. Complete before `take_arguments`.
   std::vector<Operand>& operands() { return operands_; }
-  const std::vector<Operand>& operands() const { return operands_; }
 
   // Both are called in the program's name. The first one, before the device's operator: random
   // numbers come from a host generator that is seeded by the present state of the device's
@@ -107,12 +106,9 @@ class HostOperator {
 // results are known.
 bool tests_whether_finite(const OperatorTraits& traits, c10::ArrayRef<c10::IValue> arguments);
 
-// What unknown masks are, as the environment variable FERRO_ALLOC_SIM_ROWS assumes: "none" for false
-// everywhere, "all" for true. None without the variable.
-std::optional<bool> assumed_mask();
-
 // What the device's operator reads back if the values that determine its sizes are unknown, as the
-// same variable assumes: "none" for the fewest rows, "all" for the most. None without the variable.
+// environment variable FERRO_ALLOC_SIM_ROWS assumes: "none" for the fewest rows, "all" for the
+// most. None without the variable.
 std::optional<std::int64_t> assumed_rows(const OperatorTraits& traits,
                                          c10::ArrayRef<c10::IValue> arguments);
 

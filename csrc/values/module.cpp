@@ -31,7 +31,6 @@ PYBIND11_MODULE(_values, module) {
     all["waiting"] = counts.waiting;
     all["values"] = counts.values;
     all["bytes"] = counts.bytes;
-    all["masks"] = counts.masks;
     return all;
   });
   module.def("reads", [] {

@@ -68,8 +68,6 @@ struct OperatorTraits {
   bool searches = false;
   // May give truth values or integers of floating-point numbers.
   bool tests = false;
-  // Gives truth values of numbers: which ones are unknown too, if these are.
-  bool compares = false;
   // Compares two arguments for equality, or tests whether numbers are none.
   bool tests_equality = false;
   bool tests_nan = false;

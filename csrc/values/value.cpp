@@ -45,7 +45,6 @@ struct Graph {
   Count waits;
   Count values;
   Count bytes;
-  Count masks;
 };
 
 Graph& graph() {
@@ -353,10 +352,8 @@ ValueRef::~ValueRef() {
 
 ValueCounts value_counts() {
   const Graph& g = graph();
-  return {g.recorded, g.computed, g.waits, g.values, g.bytes, g.masks};
+  return {g.recorded, g.computed, g.waits, g.values, g.bytes};
 }
-
-void count_assumed_mask() { graph().masks += 1; }
 
 void leak_values_at_exit() {
   std::atexit([] { graph().ended = true; });

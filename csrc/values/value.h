@@ -136,16 +136,14 @@ class ValueRef {
   Value* value_;
 };
 
-// Numbers of what happened so far.
+// Numbers for tests.
 struct ValueCounts {
   std::uint64_t recorded = 0;  // recipes so far
   std::uint64_t computed = 0;  // of these, runs
   std::uint64_t waiting = 0;   // recipes that have not run and may still
   std::uint64_t values = 0;    // that memory or recipes hold
   std::uint64_t bytes = 0;     // of computed values
-  std::uint64_t masks = 0;  // of unknown numbers, that were assumed to be false or true everywhere
 };
-void count_assumed_mask();
 ValueCounts value_counts();
 
 // Values that are alive when the process ends are leaked: the libraries that free them may have

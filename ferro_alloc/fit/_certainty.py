@@ -49,18 +49,24 @@ def last_read() -> str:
     return "" if last is None else last.place or f"outside of Python, in {last.operator}"
 
 
-def has_range(result: Result) -> bool:
-    """Whether sizes depended on values that were not computed. A program may also ask whether a
-    mask has rows, and make no size of one that has none."""
-    asks = result["masks_assumed"] and result["rows"] == "none"
-    decisive = ("size", "integer") if asks else ("size",)
-    return any(read["learned"] in decisive for read in result["uncomputed"])
+def has_sizes(result: Result) -> bool:
+    """Whether sizes depended on values that were not computed."""
+    return any(read["learned"] == "size" for read in result["uncomputed"])
 
 
 def is_sure(result: Result) -> bool:
     """Whether neither a size nor a branch depended on values that were not computed."""
     reads = result["uncomputed"]
     return bool(result["values"]) and all(read["learned"] == "float" for read in reads)
+
+
+def lacks_surely(result: Result) -> bool:
+    """Whether a program that ran out of memory would do so with every value: it made the smallest
+    assumption about sizes, and no branch depended on uncomputed values."""
+    harmless = ("float",) if result["rows"] == "all" else ("float", "size")
+    return bool(result["values"]) and all(
+        read["learned"] in harmless for read in result["uncomputed"]
+    )
 
 
 def lines_of(result: Result) -> list[str]:
@@ -85,7 +91,7 @@ def lines_of(result: Result) -> list[str]:
         lines.append(f"    and at {len(reads) - MOST_NAMED} more lines")
     if reads and not result["out_of_memory"]:
         lines.append(f"  {OTHERWISE}")
-    elif not is_sure(result):
+    elif not lacks_surely(result):
         lines.append(f"  {OR_FITS}")
     return lines
 
@@ -116,6 +122,5 @@ def _assumed(read: Result, rows: str) -> str:
     if read["learned"] == "drawn":
         what = "what follows from choices (argmax, topk, multinomial), drawn at random"
     else:
-        masks = ", and masks that are true" if rows == "all" else ""
-        what = f"a number or a boolean, computed from zeros{masks}"
+        what = "a number or a boolean, computed from zeros"
     return f"{what}; it reached {read['reached']}" if read["reached"] else what

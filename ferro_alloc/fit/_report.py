@@ -49,7 +49,7 @@ def verdict(result: Result) -> str:
     capacity = result["card"]["memory_bytes"]
     if result["verdict"] == RAN_OUT:
         missing = short_by(result)
-        known = "" if _certainty.is_sure(result) else " AS FAR AS KNOWN"
+        known = "" if _certainty.lacks_surely(result) else " AS FAR AS KNOWN"
         short = f": short by at least {size_text(missing)}" if missing else ""
         where = " in the program's own limit" if is_limited(result["out_of_memory"] or {}) else ""
         text = f"DOES NOT FIT{known}{where}{short}"

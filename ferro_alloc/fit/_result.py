@@ -11,7 +11,6 @@ from ferro_alloc import sim
 from ferro_alloc.fit import _certainty
 from ferro_alloc.fit._recording import PEAKS, Recording, Sum
 from ferro_alloc.fit._stopping import STATUS
-from ferro_alloc.sim import _control
 from ferro_alloc.sim.cards import LIBRARIES, Card
 
 SCHEMA = 1
@@ -85,7 +84,6 @@ def result_of(
         "unknown_kinds": recording.problem,
         "values": sim.has_values(),
         "uncomputed": _certainty.uncomputed(),
-        "masks_assumed": _control.assumes_masks(),
         "rows": rows,
         "all_rows": None,
         "not_simulated": sim.not_simulated(),

@@ -186,12 +186,6 @@ def uncomputed_reads() -> tuple[UncomputedRead, ...]:
     return () if values is None else tuple(UncomputedRead(*read) for read in values.reads())
 
 
-def assumes_masks() -> bool:
-    """Whether masks of numbers that were not computed were assumed to have no or all rows."""
-    values = sys.modules.get("ferro_alloc.sim._values")
-    return values is not None and values.counts()["masks"] > 0
-
-
 def library_failures() -> tuple[LibraryFailure, ...]:
     """One for each library and operator; empty before torch is imported."""
     _driver()
