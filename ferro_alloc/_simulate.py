@@ -227,8 +227,8 @@ LEAST_TIME_S = 60.0
 
 
 def _run_with_all_rows(child: Child, result: Result, time_limit: float | None) -> None:
-    """Runs the program again with the largest sizes, if sizes were unknown. A loop that goes on
-    while a mask has rows does not end by itself then."""
+    """Runs the program again with the largest sizes, if sizes were unknown. A loop that
+    removes rows by a mask until none is left does not end by itself then."""
     if _certainty.has_sizes(result) and not result["partial"]:
         say("sizes depended on unknown values: running again with as many rows as possible ...")
         most = max(LEAST_TIME_S, TIMES_AS_LONG * result["seconds"])

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <limits>
 
 namespace ferro::values {
@@ -66,7 +67,7 @@ bool Pieces::add(std::uint64_t address, std::size_t bytes, std::size_t most_part
     pieces_.append(few, few + found);
     return count >= 0;
   }
-  // Nobody else takes pieces meanwhile, so there are as many.
+  // The machine is locked, so the second call finds the same number.
   pieces_.resize(before + found);
   count = gpu().take_pieces(address, bytes, pieces_.data() + before, found, most_parts);
   pieces_.resize(before + static_cast<std::size_t>(std::max<std::int64_t>(count, 0)));
