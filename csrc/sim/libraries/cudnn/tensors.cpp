@@ -8,7 +8,6 @@
 
 struct cudnnActivationStruct {};
 struct cudnnSpatialTransformerStruct {};
-struct cudnnDropoutStruct {};
 
 namespace ferro::sim {
 namespace {
@@ -178,13 +177,17 @@ cudnnStatus_t cudnnDropoutGetStatesSize(cudnnHandle_t, size_t* bytes) {
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnSetDropoutDescriptor(cudnnDropoutDescriptor_t, cudnnHandle_t handle, float,
-                                        void* states, size_t, unsigned long long) {
+cudnnStatus_t cudnnSetDropoutDescriptor(cudnnDropoutDescriptor_t dropout, cudnnHandle_t handle,
+                                        float rate, void* states, size_t, unsigned long long) {
+  if (dropout == nullptr) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+  dropout->rate = rate;
   return states == nullptr ? CUDNN_STATUS_SUCCESS : run(handle);
 }
 
-cudnnStatus_t cudnnRestoreDropoutDescriptor(cudnnDropoutDescriptor_t, cudnnHandle_t, float, void*,
-                                            size_t, unsigned long long) {
+cudnnStatus_t cudnnRestoreDropoutDescriptor(cudnnDropoutDescriptor_t dropout, cudnnHandle_t,
+                                            float rate, void*, size_t, unsigned long long) {
+  if (dropout == nullptr) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+  dropout->rate = rate;
   return CUDNN_STATUS_SUCCESS;
 }
 }

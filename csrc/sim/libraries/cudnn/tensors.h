@@ -1,4 +1,4 @@
-// Tensor descriptors of cuDNN's legacy interface.
+// Descriptors of tensors and of dropout in cuDNN's legacy interface.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,10 @@ struct cudnnFilterStruct {
   cudnnDataType_t type = CUDNN_DATA_FLOAT;
   cudnnTensorFormat_t format = CUDNN_TENSOR_NCHW;
   std::vector<int> sizes;
+};
+
+struct cudnnDropoutStruct {
+  float rate = 0;
 };
 
 namespace ferro::sim {

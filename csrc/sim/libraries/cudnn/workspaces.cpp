@@ -8,8 +8,6 @@
 namespace ferro::sim {
 namespace {
 
-constexpr std::int64_t kSmall = 256;
-
 // Kernels for 16-bit elements need multiples of 8 channels; those for floats accept any number.
 std::int64_t padded(std::int64_t channels, std::int64_t element) {
   const std::int64_t step = element == 2 ? 8 : 1;
@@ -166,73 +164,6 @@ std::size_t normalization_workspace(std::int64_t rows, std::int64_t channels, bo
   // Partial sums of rows, and of these once more; the backward pass keeps sums of fewer.
   const std::int64_t sums = backward ? tiles(rows, 192) * 4 : tiles(rows, 64) * 2 + rows / 4096;
   return static_cast<std::size_t>(4 * channels * sums + channels / 16 + (backward ? 1056 : 1072));
-}
-
-namespace {
-
-// The number of inputs of one layer in one direction.
-std::int64_t inputs_of(const RecurrentShape& s, std::int64_t layer) {
-  return layer / s.directions == 0 ? s.inputs : s.projected * s.directions;
-}
-
-bool has_projection(const RecurrentShape& s) { return s.projected != s.hidden; }
-
-std::int64_t matrices_of(const RecurrentShape& s, std::int64_t layer) {
-  return s.gates * s.hidden * (inputs_of(s, layer) + s.projected) +
-         (has_projection(s) ? s.projected * s.hidden : 0);
-}
-
-}  // namespace
-
-std::size_t weight_bytes(const RecurrentShape& s) {
-  std::int64_t elements = 0;
-  for (std::int64_t layer = 0; layer < s.layers * s.directions; ++layer) {
-    elements += matrices_of(s, layer) + (s.biases ? 2 * s.gates * s.hidden : 0);
-  }
-  return static_cast<std::size_t>(elements * s.element);
-}
-
-WeightPlace weight_place(const RecurrentShape& s, std::int64_t layer, std::int64_t part) {
-  std::int64_t before = 0;
-  for (std::int64_t other = 0; other < layer; ++other) before += matrices_of(s, other);
-  const std::int64_t inputs = inputs_of(s, layer);
-  WeightPlace place;
-  if (part == 2 * s.gates) {
-    place.rows = s.projected;
-    place.columns = s.hidden;
-    place.matrix_offset = (before + s.gates * s.hidden * (inputs + s.projected)) * s.element;
-    return place;
-  }
-  const bool of_input = part < s.gates;
-  place.rows = s.hidden;
-  place.columns = of_input ? inputs : s.projected;
-  place.matrix_offset =
-      of_input ? part * s.hidden * inputs
-               : s.gates * s.hidden * inputs + (part - s.gates) * s.hidden * s.projected;
-  place.matrix_offset = (before + place.matrix_offset) * s.element;
-  if (s.biases) {
-    std::int64_t all = 0;
-    for (std::int64_t other = 0; other < s.layers * s.directions; ++other) {
-      all += matrices_of(s, other);
-    }
-    place.bias_offset = (all + (layer * 2 * s.gates + part) * s.hidden) * s.element;
-  }
-  return place;
-}
-
-std::size_t recurrent_workspace(const RecurrentShape& s, std::int64_t rows) {
-  constexpr std::int64_t kConstant = 8 << 20;
-  const std::int64_t states = rows * s.hidden * s.element * s.layers * s.directions;
-  return static_cast<std::size_t>(kConstant + states * (s.gates + 3));
-}
-
-std::size_t recurrent_reserve(const RecurrentShape& s, std::int64_t rows) {
-  // An LSTM also keeps the cell state, a GRU each gate before its multiplication.
-  const std::int64_t kept = s.gates == 4 ? 5 : s.gates == 3 ? 6 : 1;
-  const std::int64_t states = rows * s.hidden * s.layers * s.directions * kept * s.element;
-  const std::int64_t between = rows * s.projected * s.directions * (s.layers - 1);
-  const std::int64_t dropped = s.dropout ? between * s.element + between / 8 : 0;
-  return static_cast<std::size_t>(states + dropped + kSmall);
 }
 
 }  // namespace ferro::sim

@@ -44,32 +44,4 @@ std::size_t workspace_of(const ConvolutionShape& shape, Pass pass);
 // Only for tensors with the channels last, of `rows` positions in all images.
 std::size_t normalization_workspace(std::int64_t rows, std::int64_t channels, bool backward);
 
-struct RecurrentShape {
-  std::int64_t gates = 1;  // of one step: 4 for an LSTM, 3 for a GRU
-  std::int64_t hidden = 0;
-  std::int64_t inputs = 0;
-  std::int64_t projected = 0;  // outputs of a projection, equal to `hidden` without one
-  std::int64_t layers = 1;
-  std::int64_t directions = 1;
-  std::int64_t element = 4;  // bytes
-  bool biases = true;
-  bool dropout = false;
-};
-
-// Where a matrix or a bias of one gate lies among all weights, in bytes. `part` counts the matrices
-// for the layer's input, then those for its state, then the projection's.
-struct WeightPlace {
-  std::int64_t rows = 0;
-  std::int64_t columns = 0;
-  std::int64_t matrix_offset = 0;
-  std::int64_t bias_offset = -1;  // negative: there is none
-};
-
-std::size_t weight_bytes(const RecurrentShape& shape);
-// `layer` counts the directions too: 2 * layer + direction where there are two.
-WeightPlace weight_place(const RecurrentShape& shape, std::int64_t layer, std::int64_t part);
-// `rows` are steps times sequences.
-std::size_t recurrent_workspace(const RecurrentShape& shape, std::int64_t rows);
-std::size_t recurrent_reserve(const RecurrentShape& shape, std::int64_t rows);
-
 }  // namespace ferro::sim
