@@ -138,6 +138,61 @@ def test_workspaces_that_were_measured(run_simulated: RunSimulated) -> None:
     ]
 
 
+# Sizes that cuDNN 9.19 answered on an H200: the workspace, and the reserve of training.
+RECURRENT = """\
+import json
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence
+
+def requested(make, inputs, steps, count, lengths=None, train=True, dtype=None, **options):
+    cells = make(inputs, batch_first=False, **options).to("cuda", dtype).train(train)
+    given = torch.zeros(steps, count, inputs, device="cuda", dtype=dtype)
+    if lengths:
+        given = pack_padded_sequence(given, torch.tensor(lengths))
+    torch.cuda.memory._record_memory_history(context=None)
+    with torch.set_grad_enabled(train):
+        cells(given)
+    events = torch.cuda.memory._snapshot()["device_traces"][0]
+    torch.cuda.memory._record_memory_history(None)
+    return [event["size"] for event in events if event["action"] == "alloc"]
+
+half, bfloat = torch.float16, torch.bfloat16
+packed = [8] * 2 + [7] * 12 + [4] * 11 + [3] * 23
+print(json.dumps([
+    requested(
+        nn.GRU, 1, 8, 48, packed, dtype=half,
+        hidden_size=384, num_layers=2, bidirectional=True, dropout=0.2,
+    ),
+    requested(nn.LSTM, 256, 40, 16, dtype=half, hidden_size=128, num_layers=2),
+    requested(nn.LSTM, 256, 40, 7, train=False, hidden_size=512, num_layers=2, bidirectional=True),
+    requested(
+        nn.GRU, 200, 5, 64, dtype=bfloat,
+        hidden_size=100, num_layers=2, bidirectional=True, dropout=0.5,
+    ),
+    requested(
+        nn.LSTM, 40, 10, 64,
+        hidden_size=150, proj_size=75, num_layers=3, bidirectional=True, dropout=0.5,
+    ),
+    requested(nn.RNN, 256, 40, 16, hidden_size=128, num_layers=2),
+]))
+"""
+
+
+def test_memory_of_recurrent_networks(run_simulated: RunSimulated) -> None:
+    found = json.loads(run_simulated(RECURRENT).stdout.splitlines()[-1])
+    answers = [
+        {43_010_304, 4_327_168},
+        {21_266_816, 1_802_496},
+        {80_306_496},
+        {35_913_600, 1_680_256},
+        {61_711_232, 16_560_256},
+        {23_429_504, 983_296},
+    ]
+    missing = [answer - set(sizes) for answer, sizes in zip(answers, found, strict=True)]
+    assert missing == [set()] * len(answers)
+
+
 # Attention of cuDNN, compared with PyTorch's own: shapes, layouts, and memory.
 ATTENTION = """\
 import json

@@ -71,10 +71,10 @@ std::int64_t common_parts(const RecurrentShape& s, const Sequences& q) {
 std::int64_t unpadded_copies(const RecurrentShape& s, const Sequences& q) {
   if (!s.padded) return 0;
   const std::int64_t places = q.steps * q.count * s.element;
-  const std::int64_t states = Vectors(s, q).states;
+  const std::int64_t states = s.layers * s.directions * q.count * s.projected * s.element;
   return aligned(places * s.inputs) + aligned(places * s.projected * s.directions) +
-         2 * aligned(states / s.hidden * s.projected) +
-         (s.cell == RecurrentCell::kLstm ? 2 * aligned(states) : 0);
+         2 * aligned(states) +
+         (s.cell == RecurrentCell::kLstm ? 2 * aligned(Vectors(s, q).states) : 0);
 }
 
 // `vectors` for each layer, besides the state of an LSTM's cells. Two directions need more.
