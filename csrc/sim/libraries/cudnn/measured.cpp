@@ -13,18 +13,7 @@
 namespace ferro::sim {
 namespace {
 
-// As PyTorch was called. Dimensions that a convolution does not have are 0.
-struct Measured {
-  using Sizes = std::array<int, 3>;
-  int type;  // 0 float32, 1 bfloat16, 2 float16
-  bool channels_last;
-  bool transposed;
-  int images, inputs, outputs, groups;
-  Sizes size, window, stride, padding;
-  std::array<std::int64_t, 3> bytes;  // forward, gradients of the input and of the weights
-};
-
-constexpr Measured kMeasured[] = {
+constexpr MeasuredConvolution kMeasured[] = {
 #include "sim/libraries/cudnn/measured.inc"
 };
 
@@ -43,7 +32,29 @@ double bytes_of_sums(const ConvolutionShape& s) {
   return static_cast<double>(s.outputs * (s.inputs / s.groups) * s.window * 4);
 }
 
+// Coordinates whose differences tell how unlike two convolutions are, in factors of two. Channels
+// decide most, then the number of positions in all images.
+using Place = std::array<float, 5>;
+
+float log2_of(std::int64_t number) { return std::log2(static_cast<float>(number)); }
+
+Place place_of(const ConvolutionShape& s) {
+  return {log2_of(s.inputs), log2_of(s.outputs), 0.5F * log2_of(s.images * s.output_places),
+          0.15F * log2_of(s.output_places), s.is_half ? 0.1F : 0.0F};
+}
+
+float distance(const Place& one, const Place& other) {
+  float sum = 0;
+  for (std::size_t i = 0; i < one.size(); ++i) sum += std::abs(one[i] - other[i]);
+  return sum;
+}
+
 struct Case {
+  Place place{};
+  std::uint32_t index = 0;  // in `kMeasured`
+};
+
+struct Known {
   ConvolutionShape shape;
   std::int64_t bytes = 0;
 };
@@ -67,8 +78,67 @@ Kind kind_of(const ConvolutionShape& s, Pass pass) {
           s.input_places % 2 == 0};
 }
 
-// The case as cuDNN sees it: a transposed convolution is another's gradient.
-ConvolutionShape shape_of(const Measured& m) {
+const std::map<Kind, std::vector<Case>>& cases() {
+  static const auto all = [] {
+    std::map<Kind, std::vector<Case>> found;
+    for (std::uint32_t i = 0; i < std::size(kMeasured); ++i) {
+      const ConvolutionShape shape = shape_of(kMeasured[i]);
+      for (const Pass pass : {Pass::kForward, Pass::kInputGradient, Pass::kWeightGradient}) {
+        found[kind_of(shape, pass)].push_back({place_of(shape), i});
+      }
+    }
+    return found;
+  }();
+  return all;
+}
+
+Known known_at(std::uint32_t index, Pass pass) {
+  return {shape_of(kMeasured[index]), bytes_of(kMeasured[index], pass)};
+}
+
+// Which tensors a kernel copied, and what it requested beyond the copies.
+struct Parts {
+  unsigned copies = 0;
+  std::int64_t left = 0;
+  // Some kernels, such as those of Winograd, need more than all of the tensors.
+  bool exceeds_tensors = false;
+
+  // Cases agree if their kernels request the same kinds of memory.
+  auto kind() const { return std::tuple(copies, exceeds_tensors, left > kRounding); }
+
+  static constexpr std::int64_t kRounding = 8192;
+};
+
+// Those of the copies that leave the least of the measured bytes.
+Parts parts_of(const Known& measured) {
+  constexpr std::int64_t kLess = 4096;
+  constexpr std::int64_t kMuch = 16 << 20;
+  Parts best{0, std::numeric_limits<std::int64_t>::max(), false};
+  for (unsigned which = 0; which <= kAll; ++which) {
+    const std::int64_t left = measured.bytes - of_copies(measured.shape, which);
+    if (left >= -kLess && std::abs(left) < std::abs(best.left)) best = {which, left, false};
+  }
+  best.exceeds_tensors = best.left > std::max(kMuch, of_copies(measured.shape, kAll));
+  return best;
+}
+
+// The workspace of `shape` with the kernel that `measured` has.
+std::int64_t as_in(const Known& measured, const ConvolutionShape& shape, Pass pass) {
+  const Parts parts = parts_of(measured);
+  const auto ratio = [&](auto bytes) {
+    return static_cast<double>(bytes(shape)) / static_cast<double>(bytes(measured.shape));
+  };
+  const double growth = parts.exceeds_tensors
+                            ? ratio([](const auto& s) { return of_copies(s, kAll); })
+                        : pass == Pass::kWeightGradient ? ratio(bytes_of_sums)
+                                                        : 1;
+  const double left = std::max(0.0, static_cast<double>(parts.left) * growth);
+  return of_copies(shape, parts.copies) + static_cast<std::int64_t>(left);
+}
+
+}  // namespace
+
+ConvolutionShape shape_of(const MeasuredConvolution& m) {
   ConvolutionShape s;
   s.images = m.images;
   s.inputs = m.inputs;
@@ -93,74 +163,56 @@ ConvolutionShape shape_of(const Measured& m) {
   return s;
 }
 
-const std::map<Kind, std::vector<Case>>& cases() {
-  static const auto all = [] {
-    std::map<Kind, std::vector<Case>> found;
-    for (const Measured& m : kMeasured) {
-      const ConvolutionShape shape = shape_of(m);
-      std::array passes = {Pass::kForward, Pass::kInputGradient, Pass::kWeightGradient};
-      if (m.transposed) {
-        std::swap(passes[0], passes[1]);
-      }
-      for (std::size_t i = 0; i < passes.size(); ++i) {
-        found[kind_of(shape, passes[i])].push_back({shape, m.bytes[i]});
-      }
-    }
-    return found;
-  }();
-  return all;
-}
-
-double factors(std::int64_t one, std::int64_t other) {
-  return std::abs(std::log2(static_cast<double>(one) / static_cast<double>(other)));
-}
-
-// In factors of two. Channels decide more than the number of positions.
-double distance(const ConvolutionShape& one, const ConvolutionShape& other) {
-  return factors(one.inputs, other.inputs) + factors(one.outputs, other.outputs) +
-         (factors(one.images, other.images) + factors(one.output_places, other.output_places)) / 2 +
-         (one.is_half == other.is_half ? 0 : 0.25);
-}
-
-// Those of the copies that leave the least of the measured bytes.
-unsigned copies_in(const Case& measured) {
-  constexpr std::int64_t kRounding = 4096;
-  unsigned best = 0;
-  std::int64_t least = std::numeric_limits<std::int64_t>::max();
-  for (unsigned which = 0; which <= kAll; ++which) {
-    const std::int64_t left = measured.bytes - of_copies(measured.shape, which);
-    if (left >= -kRounding && std::abs(left) < least) {
-      best = which;
-      least = std::abs(left);
-    }
+std::int64_t bytes_of(const MeasuredConvolution& m, Pass pass) {
+  auto [forward, input, weights] = m.bytes;
+  if (m.transposed) std::swap(forward, input);
+  switch (pass) {
+    case Pass::kForward:
+      return forward;
+    case Pass::kInputGradient:
+      return input;
+    case Pass::kWeightGradient:
+      return weights;
   }
-  return best;
+  return 0;
 }
-
-}  // namespace
 
 std::optional<std::int64_t> measured_workspace(const ConvolutionShape& shape, Pass pass) {
-  constexpr double kFarthest = 1;
+  constexpr float kFarthest = 2;
+  constexpr std::size_t kVoters = 5;
+  constexpr float kSoftening = 0.1F;  // of the votes, which fall with the distance
   const auto of_kind = cases().find(kind_of(shape, pass));
-  if (of_kind == cases().end()) {
-    return std::nullopt;
+  if (of_kind == cases().end()) return std::nullopt;
+
+  struct Voter {
+    float distance;
+    std::uint32_t index;
+  };
+  const Place place = place_of(shape);
+  std::vector<Voter> near;
+  for (const Case& each : of_kind->second) {
+    const float far = distance(place, each.place);
+    if (far > kFarthest) continue;
+    if (far == 0) {
+      if (const Known same = known_at(each.index, pass); same.shape == shape) return same.bytes;
+    }
+    near.push_back({far, each.index});
   }
-  const auto nearest = std::ranges::min_element(
-      of_kind->second, {}, [&](const Case& each) { return distance(shape, each.shape); });
-  const double far = distance(shape, nearest->shape);
-  if (far > kFarthest) {
-    return std::nullopt;
+  if (near.empty()) return std::nullopt;
+
+  const std::size_t voters = std::min(kVoters, near.size());
+  std::ranges::partial_sort(near, near.begin() + static_cast<std::ptrdiff_t>(voters), {},
+                            &Voter::distance);
+  near.resize(voters);
+  std::map<decltype(Parts{}.kind()), float> votes;
+  for (const Voter& each : near) {
+    votes[parts_of(known_at(each.index, pass)).kind()] += 1 / (each.distance + kSoftening);
   }
-  if (far == 0 && shape.input_places == nearest->shape.input_places &&
-      shape.groups == nearest->shape.groups) {
-    return nearest->bytes;
-  }
-  const unsigned which = copies_in(*nearest);
-  const std::int64_t left = nearest->bytes - of_copies(nearest->shape, which);
-  const double growth =
-      pass == Pass::kWeightGradient ? bytes_of_sums(shape) / bytes_of_sums(nearest->shape) : 1;
-  return of_copies(shape, which) +
-         static_cast<std::int64_t>(std::max(0.0, static_cast<double>(left) * growth));
+  const auto chosen = std::ranges::max_element(votes, {}, [](const auto& v) { return v.second; });
+  const auto nearest = std::ranges::find_if(near, [&](const Voter& each) {
+    return parts_of(known_at(each.index, pass)).kind() == chosen->first;
+  });
+  return as_in(known_at(nearest->index, pass), shape, pass);
 }
 
 }  // namespace ferro::sim

@@ -28,6 +28,8 @@ struct ConvolutionShape {
   bool strided = false;
   bool channels_last = false;
   bool is_volume = false;  // three dimensions
+
+  bool operator==(const ConvolutionShape&) const = default;
 };
 
 // The sizes of copies of the tensors in the layout of kernels for tensor cores.

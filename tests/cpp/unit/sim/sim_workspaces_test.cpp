@@ -1,0 +1,53 @@
+// Workspaces of convolutions: measured ones are exact, and like ones decide about others.
+#include "sim/libraries/cudnn/measured.h"
+#include "sim/libraries/cudnn/workspaces.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <iterator>
+
+namespace ferro::sim {
+namespace sim_workspaces_test {
+
+// Of random shapes, as an H200 requested them (cuDNN 9.19). None is in the simulator's table.
+constexpr MeasuredConvolution kOthers[] = {
+#include "workspaces.inc"
+};
+
+TEST(Workspaces, OfMeasuredConvolutionsAreExact) {
+  ConvolutionShape shape;
+  shape.images = 128;
+  shape.inputs = 128;
+  shape.outputs = 64;
+  shape.input_places = shape.output_places = 32 * 32;
+  shape.window = 9;
+  EXPECT_EQ(workspace_of(shape, Pass::kForward), 100'958'355);
+  EXPECT_EQ(workspace_of(shape, Pass::kInputGradient), 100'958'355);
+  // The kernel of Winograd needs several times the memory of the tensors.
+  EXPECT_EQ(workspace_of(shape, Pass::kWeightGradient), 864'026'624);
+}
+
+// Near: within a tenth of the tensors, or within 1 MiB.
+double share_of_near(Pass pass) {
+  const auto near = std::ranges::count_if(kOthers, [&](const MeasuredConvolution& other) {
+    const ConvolutionShape s = shape_of(other);
+    const std::int64_t tensors =
+        s.images * (s.inputs * s.input_places + s.outputs * s.output_places) * s.element;
+    const auto predicted = static_cast<std::int64_t>(workspace_of(s, pass));
+    const std::int64_t allowed = std::max<std::int64_t>(tensors / 10, 1 << 20);
+    return std::abs(predicted - bytes_of(other, pass)) <= allowed;
+  });
+  return static_cast<double>(near) / static_cast<double>(std::size(kOthers));
+}
+
+TEST(Workspaces, OfOthersAreMostlyNear) {
+  EXPECT_GE(share_of_near(Pass::kForward), 0.86);
+  EXPECT_GE(share_of_near(Pass::kInputGradient), 0.89);
+  EXPECT_GE(share_of_near(Pass::kWeightGradient), 0.77);
+}
+
+}  // namespace sim_workspaces_test
+}  // namespace ferro::sim
