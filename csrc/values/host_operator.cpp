@@ -1,11 +1,13 @@
 #include "values/host_operator.h"
 
 #include "values/below_modes.h"
+#include "values/card_operators.h"
 #include "values/device_results.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/cuda/CUDAContext.h>
 #include <c10/core/DefaultDtype.h>
 
 #include <algorithm>
@@ -140,13 +142,18 @@ void HostOperator::seed(Arguments arguments, int device) {
       generator = argument.toGenerator();
     }
   }
+  const cudaDeviceProp& card =
+      *at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(device));
   const std::lock_guard lock(generator.mutex());
+  generator_ = {generator.current_seed(), generator.unsafeGetGeneratorImpl()->get_offset(),
+                static_cast<std::uint32_t>(card.multiProcessorCount),
+                static_cast<std::uint32_t>(card.maxThreadsPerMultiProcessor)};
   // Different states give seeds that differ in many bits.
   const auto mix = [&](std::uint64_t start) {
-    start += 0x9e3779b97f4a7c15 * (1 + generator.unsafeGetGeneratorImpl()->get_offset());
+    start += 0x9e3779b97f4a7c15 * (1 + generator_.offset);
     return start ^ start >> 29;
   };
-  const std::uint64_t start = generator.current_seed();
+  const std::uint64_t start = generator_.seed;
   seed_ = mix(start);
   // A program that sets no seed gets a random one of 53 or 64 bits. Runs of it draw equal choices all
   // the same.
@@ -208,9 +215,28 @@ void HostOperator::put_generator(Stack& stack) const {
   }
 }
 
+// A card too small for a block of threads draws nothing.
+bool HostOperator::draw(Stack& stack) const {
+  return traits_->random && generator_.multiprocessors * (generator_.threads / 256) != 0 &&
+         draw_as_card(
+             traits_->name, stack, generator_, [this](std::size_t place) -> std::optional<OnCard> {
+               for (const Operand& operand : operands_) {
+                 if (operand.place == place && !operand.is_left_out) {
+                   return OnCard{operand.at.address(),
+                                 {operand.at.strides().begin(), operand.at.strides().end()}};
+                 }
+               }
+               return std::nullopt;
+             });
+}
+
 void HostOperator::call(Stack& stack) const {
+  if (draw(stack)) {
+    return;
+  }
   const c10::DispatchKeySet keys(c10::DispatchKey::CPU);
   if (!traits_->random || traits_->generator) {
+    put_generator(stack);
     op_.redispatchBoxed(keys, &stack);
     return;
   }
@@ -234,7 +260,6 @@ bool HostOperator::run() {
     if (!put_operands(stack, [this](const Operand& o) { return make_host(o); })) {
       return false;
     }
-    put_generator(stack);
     called_with_ = stack;
     call(stack);
     make_results_of_device(*traits_, called_with_, stack);

@@ -4,6 +4,7 @@
 // otherwise.
 #pragma once
 
+#include "values/card_random.h"
 #include "values/choices.h"
 #include "values/device_tensor.h"
 #include "values/operator_traits.h"
@@ -46,14 +47,16 @@ class HostOperator {
     traits_ = &traits;
     seed_ = 0;
     repeatable_seed_ = 0;
+    generator_ = {};
   }
 
   // In the order of the arguments. Complete before `take_arguments`.
   std::vector<Operand>& operands() { return operands_; }
 
   // Both are called in the program's name. The first one, before the device's operator: random
-  // numbers come from a host generator that is seeded by the present state of the device's
-  // generator, so that equal states give equal numbers. The program's host generator is unchanged.
+  // numbers follow from the present state of the device's generator. They are those of the card where
+  // it is known how its kernel draws them, else those of a host generator with a seed from that state.
+  // The program's host generator is unchanged.
   void seed(c10::ArrayRef<c10::IValue> arguments, int device);
   // False: an argument that is no operand cannot be on the host.
   bool take_arguments(c10::ArrayRef<c10::IValue> arguments);
@@ -87,6 +90,7 @@ class HostOperator {
   bool put_operands(torch::jit::Stack& stack, const Make& make) const;
   std::optional<at::Tensor> make_host(const Operand& operand) const;
   void put_generator(torch::jit::Stack& stack) const;
+  bool draw(torch::jit::Stack& stack) const;
   bool move_doubts();
   void call(torch::jit::Stack& stack) const;
 
@@ -99,6 +103,7 @@ class HostOperator {
   at::Tensor doubts_;  // of what each element of each result depends on
   std::uint64_t seed_ = 0;
   std::uint64_t repeatable_seed_ = 0;
+  CardGenerator generator_;
   caffe2::TypeMeta default_type_;  // of the program at the call
 };
 
