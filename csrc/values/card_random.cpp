@@ -17,32 +17,41 @@
 namespace ferro::values {
 namespace {
 
-using Words = std::array<std::uint32_t, 4>;
-
 constexpr std::int64_t kBlock = 256;         // threads
 constexpr std::uint64_t kOffsetPerCall = 4;  // words that a call of cuRAND takes
-constexpr std::int64_t kGrain = 1 << 13;     // calls for a host thread
+constexpr std::int64_t kLanes = 16;          // threads that are computed together, to overlap
+constexpr std::int64_t kGrain = 1 << 9;      // groups of lanes for a host thread
 
-// A thread's words at an offset, by Philox4x32-10.
-Words philox(std::uint64_t seed, std::uint64_t offset, std::uint64_t thread) {
+// Each word of a call for several threads.
+template <typename T>
+using OfLanes = std::array<T, static_cast<std::size_t>(kLanes)>;
+using Words = std::array<OfLanes<std::uint32_t>, 4>;
+
+// The words of consecutive threads at an offset, by Philox4x32-10.
+void philox(std::uint64_t seed, std::uint64_t offset, std::uint64_t thread, Words& words) {
   const std::uint64_t counter = offset / kOffsetPerCall;
-  auto c0 = static_cast<std::uint32_t>(counter);
-  auto c1 = static_cast<std::uint32_t>(counter >> 32);
-  auto c2 = static_cast<std::uint32_t>(thread);
-  auto c3 = static_cast<std::uint32_t>(thread >> 32);
+  OfLanes<std::uint32_t> c0, c1, c2, c3;
+  for (std::size_t i = 0; i < c0.size(); ++i) {
+    c0[i] = static_cast<std::uint32_t>(counter);
+    c1[i] = static_cast<std::uint32_t>(counter >> 32);
+    c2[i] = static_cast<std::uint32_t>(thread + i);
+    c3[i] = static_cast<std::uint32_t>((thread + i) >> 32);
+  }
   auto k0 = static_cast<std::uint32_t>(seed);
   auto k1 = static_cast<std::uint32_t>(seed >> 32);
   for (int round = 0; round < 10; ++round) {
-    const std::uint64_t left = std::uint64_t{0xD2511F53} * c0;
-    const std::uint64_t right = std::uint64_t{0xCD9E8D57} * c2;
-    c0 = static_cast<std::uint32_t>(right >> 32) ^ c1 ^ k0;
-    c1 = static_cast<std::uint32_t>(right);
-    c2 = static_cast<std::uint32_t>(left >> 32) ^ c3 ^ k1;
-    c3 = static_cast<std::uint32_t>(left);
+    for (std::size_t i = 0; i < c0.size(); ++i) {
+      const std::uint64_t left = std::uint64_t{0xD2511F53} * c0[i];
+      const std::uint64_t right = std::uint64_t{0xCD9E8D57} * c2[i];
+      c0[i] = static_cast<std::uint32_t>(right >> 32) ^ c1[i] ^ k0;
+      c1[i] = static_cast<std::uint32_t>(right);
+      c2[i] = static_cast<std::uint32_t>(left >> 32) ^ c3[i] ^ k1;
+      c3[i] = static_cast<std::uint32_t>(left);
+    }
     k0 += 0x9E3779B9;
     k1 += 0xBB67AE85;
   }
-  return {c0, c1, c2, c3};
+  words = {c0, c1, c2, c3};
 }
 
 // cuRAND's numbers in (0, 1].
@@ -52,17 +61,14 @@ double uniform(std::uint32_t low, std::uint32_t high) {
   return static_cast<double>(bits) * 0x1p-53 + 0x1p-54;
 }
 
-std::uint64_t integer(std::uint32_t high, std::uint32_t low) {
-  return std::uint64_t{high} << 32 | low;
-}
-
-// The values of a call of cuRAND: `compute` sets the first `count` of `values`.
+// The values of a call of cuRAND: `compute` sets at least the first `count` of each thread.
 struct UniformFloats {
   using Value = float;
   static constexpr int kValues = 4;
-  static void compute(const Words& words, int count, Value* values) {
-    for (int i = 0; i < count; ++i) {
-      values[i] = uniform(words[static_cast<std::size_t>(i)]);
+  static void compute(const Words& words, std::size_t count, OfLanes<Value>* values) {
+    for (std::size_t i = 0; i < count; ++i) {
+      std::transform(words[i].begin(), words[i].end(), values[i].begin(),
+                     [](std::uint32_t word) { return uniform(word); });
     }
   }
 };
@@ -70,10 +76,11 @@ struct UniformFloats {
 struct UniformDoubles {
   using Value = double;
   static constexpr int kValues = 2;
-  static void compute(const Words& words, int count, Value* values) {
-    values[0] = uniform(words[0], words[1]);
-    if (count > 1) {
-      values[1] = uniform(words[2], words[3]);
+  static void compute(const Words& words, std::size_t count, OfLanes<Value>* values) {
+    for (std::size_t i = 0; i < count; ++i) {
+      std::transform(words[2 * i].begin(), words[2 * i].end(), words[2 * i + 1].begin(),
+                     values[i].begin(),
+                     [](std::uint32_t low, std::uint32_t high) { return uniform(low, high); });
     }
   }
 };
@@ -81,56 +88,54 @@ struct UniformDoubles {
 struct NormalFloats {
   using Value = float;
   static constexpr int kValues = 4;
-  static void compute(const Words& words, int count, Value* values) {
-    pair(words[0], words[1], values);
-    if (count > 2) {
-      pair(words[2], words[3], values + 2);
-    }
-  }
-
- private:
-  static void pair(std::uint32_t x, std::uint32_t y, float* values) {
+  static void compute(const Words& words, std::size_t count, OfLanes<Value>* values) {
     constexpr float kScale = 2.3283064e-10F * 6.2831855F;
-    const float radius = std::sqrt(-2.0F * std::log(uniform(x)));
-    const float angle = std::fma(static_cast<float>(y), kScale, kScale / 2);
-    values[0] = std::sin(angle) * radius;
-    values[1] = std::cos(angle) * radius;
+    for (std::size_t i = 0; i < count; i += 2) {
+      for (std::size_t lane = 0; lane < words[i].size(); ++lane) {
+        const float radius = std::sqrt(-2.0F * std::log(uniform(words[i][lane])));
+        const float angle = std::fma(static_cast<float>(words[i + 1][lane]), kScale, kScale / 2);
+        values[i][lane] = std::sin(angle) * radius;
+        values[i + 1][lane] = std::cos(angle) * radius;
+      }
+    }
   }
 };
 
 struct NormalDoubles {
   using Value = double;
   static constexpr int kValues = 2;
-  static void compute(const Words& words, int, Value* values) {
-    const double radius = std::sqrt(-2.0 * std::log(uniform(words[0], words[1])));
-    // The sine of as many half turns, which the nearest multiple of a quarter turn makes exact.
-    const double half_turns = 2 * uniform(words[2], words[3]);
-    const double quarters = std::nearbyint(2 * half_turns);
-    const double rest = (half_turns - quarters / 2) * c10::pi<double>;
-    const double sine = std::sin(rest);
-    const double cosine = std::cos(rest);
-    const int quadrant = static_cast<int>(quarters) & 3;
-    const double swapped[2] = {quadrant % 2 == 0 ? sine : cosine,
-                               quadrant % 2 == 0 ? cosine : sine};
-    values[0] = (quadrant < 2 ? swapped[0] : -swapped[0]) * radius;
-    values[1] = (quadrant == 0 || quadrant == 3 ? swapped[1] : -swapped[1]) * radius;
+  static void compute(const Words& words, std::size_t, OfLanes<Value>* values) {
+    for (std::size_t lane = 0; lane < words[0].size(); ++lane) {
+      const double radius = std::sqrt(-2.0 * std::log(uniform(words[0][lane], words[1][lane])));
+      // The sine of as many half turns, from the nearest multiple of a quarter turn.
+      const double half_turns = 2 * uniform(words[2][lane], words[3][lane]);
+      const double quarters = std::nearbyint(2 * half_turns);
+      const double rest = (half_turns - quarters / 2) * c10::pi<double>;
+      const double sines[] = {std::sin(rest), std::cos(rest), -std::sin(rest), -std::cos(rest)};
+      const auto quadrant = static_cast<std::size_t>(quarters);
+      values[0][lane] = sines[quadrant % 4] * radius;
+      values[1][lane] = sines[(quadrant + 1) % 4] * radius;
+    }
   }
 };
 
 struct ShortIntegers {
   using Value = std::uint32_t;
   static constexpr int kValues = 4;
-  static void compute(const Words& words, int, Value* values) {
-    std::copy(words.begin(), words.end(), values);
+  static void compute(const Words& words, std::size_t count, OfLanes<Value>* values) {
+    std::copy_n(words.begin(), count, values);
   }
 };
 
 struct LongIntegers {
   using Value = std::uint64_t;
   static constexpr int kValues = 2;
-  static void compute(const Words& words, int, Value* values) {
-    values[0] = integer(words[0], words[1]);
-    values[1] = integer(words[2], words[3]);
+  static void compute(const Words& words, std::size_t count, OfLanes<Value>* values) {
+    for (std::size_t i = 0; i < count; ++i) {
+      for (std::size_t lane = 0; lane < words[i].size(); ++lane) {
+        values[i][lane] = std::uint64_t{words[2 * i][lane]} << 32 | words[2 * i + 1][lane];
+      }
+    }
   }
 };
 
@@ -154,30 +159,30 @@ void fill_launch(CardGenerator& generator, T* out, std::int64_t elements,
   const auto [threads, rounds] = launch(generator, elements, kValues);
   const std::uint64_t offset = generator.offset;
   generator.offset += static_cast<std::uint64_t>(rounds) * kOffsetPerCall;
+  const std::int64_t groups = threads / kLanes;
   const auto draw = [&, threads = threads](std::int64_t begin, std::int64_t end) {
-    std::int64_t round = begin / threads;
-    std::int64_t thread = begin % threads;
-    for (std::int64_t call = begin; call < end; ++call) {
+    Words words;
+    std::array<OfLanes<typename Source::Value>, kValues> values;
+    for (std::int64_t group = begin; group < end; ++group) {
+      const std::int64_t round = group / groups;
+      const std::int64_t thread = group % groups * kLanes;
       const std::int64_t first = round * threads * kValues + thread;
-      if (first < elements) {
-        const int count =
-            static_cast<int>(std::min<std::int64_t>(kValues, (elements - first - 1) / threads + 1));
-        const Words words =
-            philox(generator.seed, offset + static_cast<std::uint64_t>(round) * kOffsetPerCall,
-                   static_cast<std::uint64_t>(thread));
-        typename Source::Value values[kValues];
-        Source::compute(words, count, values);
-        for (int i = 0; i < count; ++i) {
-          out[first + i * threads] = transform(values[i]);
-        }
+      if (first >= elements) {
+        continue;
       }
-      if (++thread == threads) {
-        thread = 0;
-        ++round;
+      philox(generator.seed, offset + static_cast<std::uint64_t>(round) * kOffsetPerCall,
+             static_cast<std::uint64_t>(thread), words);
+      const auto count = static_cast<std::size_t>(
+          std::min<std::int64_t>(kValues, (elements - first - 1) / threads + 1));
+      Source::compute(words, count, values.data());
+      T* row = out + first;
+      for (std::size_t i = 0; i < count; ++i, row += threads) {
+        const auto lanes = std::min<std::int64_t>(kLanes, out + elements - row);
+        std::transform(values[i].begin(), values[i].begin() + lanes, row, transform);
       }
     }
   };
-  at::parallel_for(0, threads * rounds, kGrain, draw);
+  at::parallel_for(0, groups * rounds, kGrain, draw);
 }
 
 // Calls `visit` for the halves, quarters and so on whose bytes fit 31 bits, as PyTorch splits them.
@@ -207,6 +212,35 @@ void fill(CardGenerator& generator, T* out, std::int64_t elements, const Transfo
     }
     fill_launch<Source>(generator, part, count, transform);
   });
+}
+
+// Calls `visit` with each element and its number in (0, 1], for kernels whose threads take `vector`
+// adjacent elements in each round, by a call of cuRAND for up to 4 of them.
+template <typename Visit>
+void for_each_vector(const CardGenerator& generator, std::int64_t elements, std::int64_t vector,
+                     std::int64_t threads, const Visit& visit) {
+  const std::int64_t calls = (vector + 3) / 4;
+  const auto draw = [&](std::int64_t begin, std::int64_t end) {
+    Words words;
+    for (std::int64_t group = begin; group < end; ++group) {
+      const std::int64_t round = group * kLanes / threads;
+      const std::int64_t thread = group * kLanes % threads;
+      for (std::int64_t call = 0; call < calls; ++call) {
+        const auto taken = static_cast<std::uint64_t>(round * calls + call) * kOffsetPerCall;
+        philox(generator.seed, generator.offset + taken, static_cast<std::uint64_t>(thread), words);
+        for (std::int64_t lane = 0; lane < kLanes; ++lane) {
+          const std::int64_t first = (group * kLanes + lane) * vector + call * 4;
+          const std::int64_t count = std::min({vector, std::int64_t{4}, elements - first});
+          for (std::int64_t i = 0; i < count; ++i) {
+            visit(first + i,
+                  uniform(words[static_cast<std::size_t>(i)][static_cast<std::size_t>(lane)]));
+          }
+        }
+      }
+    }
+  };
+  const std::int64_t of_group = vector * kLanes;
+  at::parallel_for(0, (elements + of_group - 1) / of_group, kGrain, draw);
 }
 
 template <typename T>
@@ -312,12 +346,12 @@ void shuffle_equal(const CardGenerator& generator,
       ++end;
     }
     std::uint64_t taken = 0;
-    Words words{};
+    Words words;
     for (std::size_t i = end - begin - 1; i > 0; --i, ++taken) {
       if (taken % kOffsetPerCall == 0) {
-        words = philox(generator.seed, generator.offset + taken, begin);
+        philox(generator.seed, generator.offset + taken, begin, words);
       }
-      std::swap(keys[begin + i], keys[begin + words[taken % kOffsetPerCall] % (i + 1)]);
+      std::swap(keys[begin + i], keys[begin + words[taken % kOffsetPerCall][0] % (i + 1)]);
     }
     begin = end;
   }
@@ -444,17 +478,12 @@ void draw_bernoulli(CardGenerator& generator, const at::Tensor& flat,
         const Probability* const p = probabilities.const_data_ptr<Probability>();
         scalar_t* const out = flat.mutable_data_ptr<scalar_t>();
         const std::int64_t elements = flat.numel();
-        const auto draw = [&](std::int64_t begin, std::int64_t end) {
-          for (std::int64_t thread = begin; thread < end; ++thread) {
-            const Words words =
-                philox(generator.seed, generator.offset, static_cast<std::uint64_t>(thread));
-            for (std::int64_t i = 4 * thread; i < std::min(4 * thread + 4, elements); ++i) {
-              out[i] =
-                  static_cast<scalar_t>(uniform(words[static_cast<std::size_t>(i % 4)]) <= p[i]);
-            }
-          }
+        const auto set = [=](std::int64_t i, float x) {
+          out[i] = static_cast<scalar_t>(x <= p[i]);
         };
-        at::parallel_for(0, (elements + 3) / 4, kGrain, draw);
+        // As many threads as it needs, whatever the card runs at once.
+        const std::int64_t threads = (elements + 4 * kLanes - 1) / (4 * kLanes) * kLanes;
+        for_each_vector(generator, elements, 4, threads, set);
       });
   generator.offset += 12;  // 10, rounded up
 }
@@ -486,22 +515,8 @@ void draw_dropout(CardGenerator& generator, const at::Tensor& flat, double p, bo
     return;
   }
   const auto [threads, rounds] = launch(generator, elements, 4);
-  const std::uint64_t calls = vector == 8 ? 2 : 1;
-  const auto draw = [&, threads = threads](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const auto round = static_cast<std::uint64_t>(i / threads);
-      for (std::uint64_t call = 0; call < calls; ++call) {
-        const Words words =
-            philox(generator.seed, generator.offset + (round * calls + call) * kOffsetPerCall,
-                   static_cast<std::uint64_t>(i % threads));
-        const std::int64_t first = i * vector + static_cast<std::int64_t>(call) * 4;
-        for (std::int64_t j = 0; j < std::min<std::int64_t>(vector, 4); ++j) {
-          out[first + j] = uniform(words[static_cast<std::size_t>(j)]) < most;
-        }
-      }
-    }
-  };
-  at::parallel_for(0, elements / vector, kGrain, draw);
+  for_each_vector(generator, elements, vector, threads,
+                  [=](std::int64_t i, float x) { out[i] = x < most; });
   generator.offset += static_cast<std::uint64_t>(rounds) * kOffsetPerCall;
 }
 
@@ -511,13 +526,16 @@ void draw_samples(CardGenerator& generator, const at::Tensor& flat, std::int64_t
   float* const out = flat.mutable_data_ptr<float>();
   const std::int64_t samples = flat.numel() / rows;
   const std::int64_t threads = (samples + kThreads - 1) / kThreads * kThreads;
+  Words words;
   for (std::int64_t i = 0; i < flat.numel(); ++i) {
     const std::int64_t row = i / samples;
-    const Words words =
-        philox(generator.seed,
-               generator.offset + static_cast<std::uint64_t>(row / kMostRows) * kOffsetPerCall,
-               static_cast<std::uint64_t>(row % kMostRows * threads + i % samples));
-    out[i] = uniform(words[0]);
+    const std::int64_t sample = i % samples;
+    if (sample % kLanes == 0) {
+      const auto taken = static_cast<std::uint64_t>(row / kMostRows) * kOffsetPerCall;
+      philox(generator.seed, generator.offset + taken,
+             static_cast<std::uint64_t>(row % kMostRows * threads + sample), words);
+    }
+    out[i] = uniform(words[0][static_cast<std::size_t>(sample % kLanes)]);
   }
   generator.offset += static_cast<std::uint64_t>((rows - 1) / kMostRows + 1) * kOffsetPerCall;
 }
