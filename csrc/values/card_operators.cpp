@@ -222,10 +222,14 @@ bool bernoulli_of(Call& call) {
       std::get<1>(at::inferExpandGeometry(given.sizes(), call.strides(1), self.sizes()));
   const std::vector<std::int64_t> order = order_of_both(self, strides, expanded);
   const Tensor ordered = self.permute(order);
-  const Tensor flat = at::empty({self.numel()}, self.options());
+  const bool is_flat = ordered.is_contiguous();
+  const Tensor flat =
+      is_flat ? ordered.view({self.numel()}) : at::empty({self.numel()}, self.options());
   draw_bernoulli(call.generator, flat,
                  given.expand(self.sizes()).permute(order).to(type).contiguous());
-  ordered.copy_(flat.view(ordered.sizes()));
+  if (!is_flat) {
+    ordered.copy_(flat.view(ordered.sizes()));
+  }
   call.arguments = {self};
   return true;
 }
@@ -233,7 +237,9 @@ bool bernoulli_of(Call& call) {
 bool permutation(Call& call) {
   const std::int64_t elements = call[0].toInt();
   const Tensor out = call.tensor(call.arguments.size() - 1);
-  if (out.numel() != elements || out.dim() != 1 || elements == 0) {
+  // Each element takes 32 bytes of host memory.
+  constexpr std::int64_t kMost = 1 << 27;
+  if (out.numel() != elements || out.dim() != 1 || elements == 0 || elements > kMost) {
     return false;
   }
   const Tensor flat = at::empty({elements}, out.options());
@@ -304,8 +310,8 @@ bool multinomial(Call& call) {
   const Tensor sums = weights.view({rows, -1}).div(weights.view({rows, -1}).sum(1, true)).cumsum(1);
   const Tensor drawn = at::empty({rows, samples}, weights.options());
   draw_samples(call.generator, drawn.view({-1}), rows);
-  const std::int64_t last = weights.size(-1) - 1;
-  Tensor chosen = at::searchsorted(sums, drawn).clamp_max_(last);
+  // The greatest numbers may be above the rounded sum of all categories.
+  const Tensor chosen = at::searchsorted(sums, drawn.minimum(sums.narrow(1, -1, 1)));
   call.arguments = {weights.dim() == 1 ? chosen.squeeze(0) : chosen};
   return true;
 }
