@@ -91,11 +91,16 @@ struct NormalFloats {
   static void compute(const Words& words, std::size_t count, OfLanes<Value>* values) {
     constexpr float kScale = 2.3283064e-10F * 6.2831855F;
     for (std::size_t i = 0; i < count; i += 2) {
-      for (std::size_t lane = 0; lane < words[i].size(); ++lane) {
-        const float radius = std::sqrt(-2.0F * std::log(uniform(words[i][lane])));
+      // A loop for each function: the calls of one loop overlap.
+      OfLanes<float> radius;
+      std::transform(words[i].begin(), words[i].end(), radius.begin(),
+                     [](std::uint32_t word) { return -2.0F * std::log(uniform(word)); });
+      std::transform(radius.begin(), radius.end(), radius.begin(),
+                     [](float square) { return std::sqrt(square); });
+      for (std::size_t lane = 0; lane < radius.size(); ++lane) {
         const float angle = std::fma(static_cast<float>(words[i + 1][lane]), kScale, kScale / 2);
-        values[i][lane] = std::sin(angle) * radius;
-        values[i + 1][lane] = std::cos(angle) * radius;
+        values[i][lane] = std::sin(angle) * radius[lane];
+        values[i + 1][lane] = std::cos(angle) * radius[lane];
       }
     }
   }
