@@ -215,12 +215,6 @@ Taken DeviceTensor::zeros() const {
   return taken;
 }
 
-std::optional<Taken> DeviceTensor::take() const {
-  std::optional<Taken> taken;
-  take(taken);
-  return taken;
-}
-
 void DeviceTensor::take(std::optional<Taken>& taken) const {
   Pieces& pieces = taken.emplace(sizes_, strides_, type_, Pieces(), is_conj_, is_neg_).pieces;
   bool mapped = true;

@@ -37,8 +37,7 @@ class DeviceTensor {
   ferro_sim_certainty certainty() const;
   // The same, given that of the least certain byte from the first element to the last.
   ferro_sim_certainty certainty(ferro_sim_certainty of_span) const;
-  // What its elements are now. None: its memory is gone, or it would take too many pieces.
-  std::optional<Taken> take() const;
+  // Makes `taken` what its elements are now. None: its memory is gone, or it would take too many pieces.
   void take(std::optional<Taken>& taken) const;
   // Where its elements come from, and bytes between them too, from the first element on; only the
   // first pieces of very many. Valid until the next call.

@@ -1,16 +1,12 @@
 #include "values/direct_kernels.h"
 
 #include "values/evaluated_call.h"
-#include "values/evaluation.h"
-#include "values/host_copies.h"
-#include "values/places.h"
 
 #include <ATen/CUDAFunctions.h>
 #include <ATen/ops/copy_native.h>
 
 #include <algorithm>
 #include <array>
-#include <exception>
 #include <iterator>
 #include <memory>
 #include <string_view>
@@ -64,43 +60,21 @@ class Direct<function, Result (*)(Arguments...)> : public c10::OperatorKernel {
   Direct(const OperatorHandle& op, OperatorTraits traits) : op_(op), traits_(std::move(traits)) {}
 
   Result operator()(Arguments... arguments) {
-    wrap_new_operators();
     const Borrowed<sizeof...(Arguments)> given(arguments...);
-    InOperator inside(traits_, given.values());
-    try {
-      if (computes_values.load(std::memory_order_relaxed)) {
-        return evaluate(given.values(), inside, arguments...);
+    return call_operator(traits_, given.values(), [&](const InOperator& inside) -> Result {
+      if (!computes_values.load(std::memory_order_relaxed)) {
+        return function(arguments...);
       }
+      EvaluatedCall evaluated(op_, traits_, inside, given.values(),
+                              Evaluation::Lifetime::kOfCaller);
       Result result = function(arguments...);
-      inside.set_ended();
+      const Borrowed<1> results(result);
+      evaluated.end(results.values());
       return result;
-    } catch (const std::exception& error) {
-      note_failure(traits_.name, error.what());
-      throw;
-    }
+    });
   }
 
  private:
-  template <typename... Given>
-  Result evaluate(c10::ArrayRef<c10::IValue> boxed, InOperator& inside, Given&... arguments) {
-    const Reads before(inside);
-    Evaluation evaluation(op_, traits_);
-    evaluation.begin(boxed, Evaluation::Lifetime::kOfCaller);
-    const std::optional<HostCopy> host_copy =
-        traits_.kind == Kind::kCopy ? HostCopy::of(boxed) : std::nullopt;
-    Result result = function(arguments...);
-    if (host_copy) {
-      host_copy->note();
-    }
-    const Borrowed<1> results(result);
-    evaluation.end(results.values());
-    if (traits_.kind == Kind::kCopy) {
-      before.note(inside, traits_, results.values());
-    }
-    inside.set_ended();
-    return result;
-  }
-
   const OperatorHandle op_;
   const OperatorTraits traits_;
 };

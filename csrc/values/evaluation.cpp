@@ -408,8 +408,11 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
                                    operand.at.element_bytes(),
                                    of_numbers.value(),
                                    {origins.begin(), origins.end()},
-                                   has_lows ? operand.at.take() : std::nullopt,
+                                   std::nullopt,
                                    is_positive});
+    if (has_lows) {
+      operand.at.take(chosen_from->lows);
+    }
   }
 
   // What the results are, as far as it follows from what the numbers are. `lows` and `positive`: of

@@ -30,7 +30,7 @@ InOperator::~InOperator() {
   if (outer_ != nullptr) {
     outer_->launched_within_ += counts_.launches - launched_before_;
   }
-  if (has_ended_ && traits_.kind != Kind::kElsewhere) {
+  if (!has_failed_ && traits_.kind != Kind::kElsewhere) {
     for (const std::uint64_t number : failed_requests_) {
       note_done_without(number, traits_.name);
     }

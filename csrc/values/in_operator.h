@@ -38,8 +38,8 @@ class InOperator {
   void set_opaque() { is_opaque_ = true; }
   // Whether it is part of one that only checks what it reads.
   bool is_check() const { return outer_ != nullptr && outer_->traits_.reads_to_check; }
-  // It ends without an exception.
-  void set_ended() { has_ended_ = true; }
+  // It ends with an exception.
+  void set_failed() { has_failed_ = true; }
   // Whether it launched kernels itself so far, and not only by other operators.
   bool has_own_kernels() const { return own_launches(counts_.launches) > 0; }
   // Copies of the thread to the host that ended, by their least certain byte.
@@ -70,7 +70,7 @@ class InOperator {
   std::uint64_t launched_within_ = 0;  // by operators within it
   std::vector<std::uint64_t> failed_requests_;
   bool is_opaque_ = false;
-  bool has_ended_ = false;
+  bool has_failed_ = false;
   bool read_result_ = false;
 };
 

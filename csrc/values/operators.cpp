@@ -6,7 +6,6 @@
 #include "values/evaluated_call.h"
 #include "values/evaluation.h"
 #include "values/gpu.h"
-#include "values/host_copies.h"
 #include "values/in_operator.h"
 #include "values/places.h"
 #include "values/quantized_operators.h"
@@ -72,74 +71,51 @@ class Wrapper : public c10::OperatorKernel {
         sparse_(key == DispatchKey::SparseCUDA ? sparse_evaluation(traits_.name) : nullptr) {}
 
   void operator()(const OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
-    wrap_new_operators();
-    InOperator inside(traits_, *stack);
-    const Found found(traits_);
-    try {
-      if (sparse_ != nullptr && computes_values.load(std::memory_order_relaxed)) {
-        sparse_(*stack, [&] { kernel_.callBoxed(op, keys, stack); });
-      } else if (traits_.kind == Kind::kUnset) {
-        kernel_.callBoxed(op, keys, stack);
-        if (computes_values.load(std::memory_order_relaxed) && !fills_unset()) {
-          forget_unset(stack->back().toTensor());
-        }
-      } else if (!computable_ && computes_values.load(std::memory_order_relaxed) &&
-                 traits_.kind != Kind::kNothing && traits_.kind != Kind::kCopy) {
-        inside.set_opaque();
-        Evaluation evaluation(op, traits_);
-        evaluation.begin_opaque(torch::jit::last(*stack, traits_.arguments));
-        kernel_.callBoxed(op, keys, stack);
-        if (inside.has_own_kernels()) {
-          evaluation.forget(torch::jit::last(*stack, traits_.returns));
-        }
-      } else if (!computable_ || !computes_values.load(std::memory_order_relaxed) ||
-                 traits_.kind == Kind::kNothing) {
-        if (traits_.resizes && computable_ && computes_values.load(std::memory_order_relaxed)) {
-          resize(op, keys, stack);
-        } else {
-          kernel_.callBoxed(op, keys, stack);
-        }
-      } else if (traits_.kind == Kind::kReads || traits_.kind == Kind::kCopy) {
-        const Reads before(inside);
-        evaluate(op, keys, stack, inside);
-        before.note(inside, traits_, torch::jit::last(*stack, traits_.returns));
+    call_operator(traits_, *stack, [&](InOperator& inside) {
+      const Found found(traits_);
+      if (computes_values.load(std::memory_order_relaxed)) {
+        compute(op, keys, stack, inside);
       } else {
-        evaluate(op, keys, stack, inside);
+        kernel_.callBoxed(op, keys, stack);
       }
-      inside.set_ended();
-    } catch (const std::exception& error) {
-      note_failure(traits_.name, error.what());
-      throw;
-    }
+    });
   }
 
  private:
-  void evaluate(const OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack,
-                const InOperator& inside) {
-    if (traits_.kind == Kind::kReads) {
-      kernel_.callBoxed(op, keys, stack);
-      return;
-    }
-    Evaluation evaluation(op, traits_);
-    evaluation.begin(torch::jit::last(*stack, traits_.arguments));
-    const std::optional<HostCopy> host_copy =
-        traits_.kind == Kind::kCopy ? HostCopy::of(torch::jit::last(*stack, traits_.arguments))
-                                    : std::nullopt;
-    const bool transfer = traits_.kind == Kind::kTransfer;
-    const std::uint64_t before = inside.transfers();
-    kernel_.callBoxed(op, keys, stack);
-    if (host_copy) {
-      host_copy->note();
-    }
-    // One operator for each tensor did the work: these are evaluated.
-    const bool done_by_others = traits_.by_element && !inside.has_own_kernels();
-    if ((!transfer || inside.transfers() == before) && !done_by_others) {
-      evaluation.end(*stack);
+  void compute(const OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack,
+               InOperator& inside) const {
+    const auto call = [&] { kernel_.callBoxed(op, keys, stack); };
+    if (sparse_ != nullptr) {
+      sparse_(*stack, call);
+    } else if (traits_.kind == Kind::kUnset) {
+      call();
+      if (!fills_unset()) {
+        forget_unset(stack->back().toTensor());
+      }
+    } else if (traits_.kind == Kind::kNothing || (!computable_ && traits_.kind == Kind::kCopy)) {
+      traits_.resizes&& computable_ ? resize(op, keys, stack) : call();
+    } else if (!computable_) {
+      inside.set_opaque();
+      Evaluation evaluation(op, traits_);
+      evaluation.begin_opaque(torch::jit::last(*stack, traits_.arguments));
+      call();
+      if (inside.has_own_kernels()) {
+        evaluation.forget(torch::jit::last(*stack, traits_.returns));
+      }
+    } else if (traits_.kind == Kind::kReads) {
+      const Reads before(inside);
+      call();
+      before.note(inside, traits_, torch::jit::last(*stack, traits_.returns));
+    } else {
+      EvaluatedCall evaluated(op, traits_, inside, torch::jit::last(*stack, traits_.arguments),
+                              Evaluation::Lifetime::kUntilTaken);
+      call();
+      evaluated.end(*stack);
     }
   }
 
   // What the storage's memory has more than before is unset.
-  void resize(const OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  void resize(const OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) const {
     const at::Tensor& tensor = torch::jit::peek(*stack, 0, traits_.arguments).toTensor();
     const c10::Storage storage = tensor.storage();
     const std::size_t before = storage.nbytes();
@@ -296,26 +272,6 @@ void wrap_new_operators() {
   if (any_unseen.load(std::memory_order_relaxed)) {
     wrap_unseen();
   }
-}
-
-Reads::Reads(const InOperator& inside)
-    : unknown_(inside.reads(FERRO_SIM_UNKNOWN)), drawn_(inside.reads(FERRO_SIM_DRAWN)) {}
-
-void Reads::note(const InOperator& inside, const OperatorTraits& traits,
-                 c10::ArrayRef<c10::IValue> results) const {
-  const bool unknown = inside.reads(FERRO_SIM_UNKNOWN) != unknown_;
-  if (inside.is_check() || (!unknown && inside.reads(FERRO_SIM_DRAWN) == drawn_)) {
-    return;
-  }
-  const auto is_float = [](const c10::IValue& result) {
-    return result.isTensor() ? !at::isIntegralType(result.toTensor().scalar_type(), true)
-                             : !result.isInt() && !result.isBool();
-  };
-  // Copies of lists return nothing, and may have any type.
-  const bool integers = results.empty() || !is_float(results.back());
-  const std::string where = reached(integers);
-  const Learned learned = !integers && where.empty() ? Learned::kFloat : Learned::kInteger;
-  note_read(traits.name, unknown ? learned : std::min(learned, Learned::kDrawn), where);
 }
 
 void note_own_launches(int change) {

@@ -1,0 +1,28 @@
+#include "values/evaluated_call.h"
+
+#include <algorithm>
+#include <string>
+
+namespace ferro::values {
+
+Reads::Reads(const InOperator& inside)
+    : unknown_(inside.reads(FERRO_SIM_UNKNOWN)), drawn_(inside.reads(FERRO_SIM_DRAWN)) {}
+
+void Reads::note(const InOperator& inside, const OperatorTraits& traits,
+                 c10::ArrayRef<c10::IValue> results) const {
+  const bool unknown = inside.reads(FERRO_SIM_UNKNOWN) != unknown_;
+  if (inside.is_check() || (!unknown && inside.reads(FERRO_SIM_DRAWN) == drawn_)) {
+    return;
+  }
+  const auto is_float = [](const c10::IValue& result) {
+    return result.isTensor() ? !at::isIntegralType(result.toTensor().scalar_type(), true)
+                             : !result.isInt() && !result.isBool();
+  };
+  // Copies of lists return nothing, and may have any type.
+  const bool integers = results.empty() || !is_float(results.back());
+  const std::string where = reached(integers);
+  const Learned learned = !integers && where.empty() ? Learned::kFloat : Learned::kInteger;
+  note_read(traits.name, unknown ? learned : std::min(learned, Learned::kDrawn), where);
+}
+
+}  // namespace ferro::values
