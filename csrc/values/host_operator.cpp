@@ -2,7 +2,7 @@
 
 #include "values/below_modes.h"
 #include "values/card_operators.h"
-#include "values/device_results.h"
+#include "values/host_differences.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
@@ -260,9 +260,16 @@ bool HostOperator::run() {
     if (!put_operands(stack, [this](const Operand& o) { return make_host(o); })) {
       return false;
     }
+    const HostDifference difference = host_difference(traits_->name);
+    const Stack given = difference.adapt_results != nullptr ? stack : Stack();
+    if (difference.adapt_arguments != nullptr) {
+      difference.adapt_arguments(stack);
+    }
     called_with_ = stack;
     call(stack);
-    make_results_of_device(*traits_, called_with_, stack);
+    if (difference.adapt_results != nullptr) {
+      difference.adapt_results(given, stack);
+    }
     results_ = std::move(stack);
     return true;
   } catch (const std::exception&) {

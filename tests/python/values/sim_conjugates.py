@@ -69,7 +69,29 @@ def written_with_gaps(device):
     return z
 
 
+# What an H200 holds after `copy_` from these views of host tensors to each type, at once and
+# `non_blocking`. PyTorch itself reverses the sign where it copies the view before it sends it.
+NEGATED = (
+    (waves.conj().imag, torch.float32, ([2, -4], [2, -4])),
+    (torch._neg_view(waves.imag.clone()), torch.float32, ([-2, 4], [-2, 4])),
+    (torch._neg_view(waves.imag.clone()), torch.float64, ([2, -4], [-2, 4])),
+    (torch._neg_view(waves.imag.clone()), torch.int32, ([2, -4], [-2, 4])),
+)
+
+
+def negated(device):
+    if device == "cpu":
+        return torch.tensor([expected for *_, expected in NEGATED])
+    copies = [
+        torch.zeros(2, dtype=kind, device=device).copy_(view, non_blocking=non_blocking)
+        for view, kind, _ in NEGATED
+        for non_blocking in (False, True)
+    ]
+    return torch.stack([copy.long() for copy in copies]).view(len(NEGATED), 2, 2)
+
+
 CASES = (
+    negated,
     copied_conjugate,
     moved_and_conjugated,
     conjugated_in_place,

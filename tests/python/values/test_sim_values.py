@@ -124,6 +124,13 @@ def test_conjugated_views_of_known_data_are_known(run_simulated: RunSimulated) -
     assert last_line(run_simulated, "sim_conjugates.py") == {"wrong": [], "unknown": []}
 
 
+def test_operators_that_the_host_refuses_or_cannot_survive_have_the_values_of_a_card(
+    run_simulated: RunSimulated,
+) -> None:
+    found = last_line(run_simulated, "sim_host_differences.py")
+    assert found == {"wrong": [], "unknown": [], "by_zero": 1, "tried": True}
+
+
 @MODES
 def test_frequent_operators_have_kernels_without_boxed_arguments(
     run_simulated: RunSimulated, activate: dict[str, Any]
