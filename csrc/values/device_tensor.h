@@ -93,6 +93,8 @@ class DeviceTensor {
   // Such doubts, expanded to its sizes, as `mark` needs them. None if they differ in more than `most`
   // places, or all elements are unknown.
   std::optional<at::Tensor> lay_out_doubts(const at::Tensor& doubts, std::int64_t most) const;
+  // Says where the elements come from, and for many pieces also the bytes between them.
+  void originate(const ferro_sim_origin& from) const;
   // Marks its elements, which are known.
   void mark(const at::Tensor& laid_out_doubts) const;
   // Makes all bytes unknown, and zeros them unless `keep`.
@@ -101,8 +103,6 @@ class DeviceTensor {
  private:
   static Origins origins(std::uint64_t address, std::size_t bytes);
   void write_bytes(const at::Tensor& laid_out, ferro_sim_certainty certainty) const;
-  // Says where the elements come from, and for many pieces also the bytes between them.
-  void originate(const ferro_sim_origin& from) const;
   void mark_runs(ferro_sim_certainty certainty) const;
   // Bytes from the first element to the last.
   std::size_t span() const { return span_; }

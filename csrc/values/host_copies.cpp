@@ -1,67 +1,41 @@
 #include "values/host_copies.h"
 
+#include "values/below_modes.h"
 #include "values/device_tensor.h"
 #include "values/gpu.h"
+#include "values/host_facts.h"
 #include "values/identity.h"
 
+#include <ATen/EmptyTensor.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
 #include <atomic>
-#include <map>
+#include <exception>
 #include <memory>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 namespace ferro::values {
 namespace {
 
 using HostStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
 
-// What is known about bytes of a storage.
-struct Fact {
-  std::size_t end = 0;
-  ferro_sim_certainty certainty = FERRO_SIM_UNKNOWN;
-  ferro_sim_origin origin = {};
-  std::size_t offset = 0;  // of the first byte in the origin
-};
-using Facts = std::map<std::size_t, Fact>;  // by the first byte; they do not overlap
-
-Facts::iterator first_ending_after(Facts& facts, std::size_t begin) {
-  const auto next = facts.upper_bound(begin);
-  return next != facts.begin() && std::prev(next)->second.end > begin ? std::prev(next) : next;
-}
-
-void set(Facts& facts, std::size_t begin, const Fact& fact) {
-  for (auto at = first_ending_after(facts, begin); at != facts.end() && at->first < fact.end;) {
-    const auto [first, before] = *at;
-    at = facts.erase(at);
-    if (first < begin) {
-      facts[first] = {begin, before.certainty, before.origin, before.offset};
-    }
-    if (before.end > fact.end) {
-      facts[fact.end] = {before.end, before.certainty, before.origin,
-                         before.offset + (fact.end - first)};
-    }
-  }
-  facts[begin] = fact;
-}
-
-// Calls `visit(begin, bytes, fact, offset)` for each part of the range of which something is known.
-template <typename Visit>
-void for_each_fact(Facts& facts, std::size_t begin, std::size_t bytes, const Visit& visit) {
-  const std::size_t end = begin + bytes;
-  for (auto at = first_ending_after(facts, begin); at != facts.end() && at->first < end; ++at) {
-    const std::size_t from = std::max(at->first, begin);
-    visit(from, std::min(at->second.end, end) - from, at->second,
-          at->second.offset + (from - at->first));
-  }
-}
+// Of copies with more bytes, only the beginning of each part tells whether the program changed it,
+// unless nothing else does.
+constexpr std::size_t kMostHashed = std::size_t{16} << 20;
+constexpr std::size_t kBeginning = 4096;
+// The most elements of a tensor with gaps of which some are known.
+constexpr std::int64_t kMostListed = std::int64_t{1} << 22;
+// The most parts of a tensor that are not equally certain, or lie apart on the host.
+constexpr std::int64_t kMostParts = 64;
+constexpr std::size_t kMostRuns = 4096;
 
 struct Remembered {
   HostStorage storage;
   std::uint32_t version = 0;
-  Facts facts = {};
+  HostFacts facts = {};
 };
 
 // The references keep the keys of freed storages from others. Used with the machine locked.
@@ -73,15 +47,40 @@ Storages& storages() {
 // Their number, which is read without the lock.
 std::atomic<std::size_t> remembered = 0;
 
+// A tensor on the host, without its memory.
+struct HostLayout {
+  at::DimVector sizes = {};
+  at::DimVector strides = {};
+  std::size_t element_bytes = 0;
+  // In its storage, from its first element to its last.
+  std::size_t begin = 0;
+  std::size_t bytes = 0;
+  bool is_dense = false;
+
+  explicit HostLayout(const at::Tensor& host)
+      : sizes(host.sizes()),
+        strides(host.strides()),
+        element_bytes(host.element_size()),
+        begin(static_cast<std::size_t>(host.storage_offset()) * element_bytes),
+        is_dense(host.is_non_overlapping_and_dense()) {
+    std::int64_t last = 0;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      last += (sizes[i] - 1) * strides[i];
+    }
+    bytes = static_cast<std::size_t>(last + 1) * element_bytes;
+  }
+  std::int64_t spanned() const { return static_cast<std::int64_t>(bytes / element_bytes); }
+};
+
 // One copy, in the order of its stream.
 struct Move {
   HostStorage storage;
+  HostLayout host;
   DeviceTensor there = {};
   std::uint32_t version = 0;  // before the operator counts
-  // The bytes of the host's tensor, from its first element to its last.
-  std::size_t begin = 0;
-  std::size_t bytes = 0;
-  bool is_exact = false;  // the bytes have the same order on both sides
+  std::size_t hashed = 0;     // bytes of each part
+  HostBytes memory = {};      // null: it may be gone
+  bool is_exact = false;      // the bytes have the same order on both sides
 };
 
 bool same_order(const at::Tensor& one, const at::Tensor& other) {
@@ -124,9 +123,61 @@ class Mixed {
   bool all_finite_ = true;
 };
 
-void remember(const Move& move) {
-  const auto [origins, of_span] = move.there.origins();
+constexpr std::uint8_t kNoElement = 0xff;
+
+// How far each element is from known, from the host tensor's first one to its last. None: all of them
+// have the certainty of the least, or there are too many parts.
+std::optional<at::Tensor> doubts_there(const Move& move) {
+  const std::int64_t most = kMostListed;
+  const auto doubts = move.there.doubts(most, kMostParts);
+  if (!doubts || move.host.spanned() > std::max(most, move.there.elements())) {
+    return std::nullopt;
+  }
+  at::Tensor all = at::detail::empty_cpu({move.host.spanned()}, at::kByte);
+  all.fill_(kNoElement);
+  all.as_strided(move.host.sizes, move.host.strides).copy_(doubts->expand(move.host.sizes));
+  return all;
+}
+
+// Calls `visit(begin, bytes, certainty)` for the bytes of the host tensor. `of_span`: of the bytes
+// there.
+template <typename Visit>
+void for_each_part(const Move& move, const ferro_sim_certainties& of_span, const Visit& visit) {
   const ferro_sim_certainty least = move.there.certainty(of_span.least);
+  std::optional<at::Tensor> doubts;
+  if (least != of_span.most) {
+    const BelowModes guard;
+    doubts = doubts_there(move);
+  }
+  if (!doubts) {
+    visit(move.host.begin, move.host.bytes, least);
+    return;
+  }
+  const auto* const of = doubts->const_data_ptr<std::uint8_t>();
+  const auto count = static_cast<std::size_t>(doubts->numel());
+  std::size_t parts = 0;
+  for (std::size_t i = 1; i < count; ++i) {
+    parts += of[i] != of[i - 1] ? 1 : 0;
+  }
+  if (parts > kMostRuns) {
+    visit(move.host.begin, move.host.bytes, least);
+    return;
+  }
+  for (std::size_t begin = 0, end = 0; begin < count; begin = end) {
+    while (end < count && of[end] == of[begin]) {
+      ++end;
+    }
+    if (of[begin] != kNoElement) {
+      visit(move.host.begin + begin * move.host.element_bytes,
+            (end - begin) * move.host.element_bytes,
+            static_cast<ferro_sim_certainty>(FERRO_SIM_KNOWN - of[begin]));
+    }
+  }
+}
+
+void remember(const Move& move) {
+  const auto [listed, of_span] = move.there.origins();
+  const std::vector<ferro_sim_origin_piece> origins(listed.begin(), listed.end());
   Remembered& host = storages()
                          .try_emplace(move.storage._unsafe_get_target(), Remembered{move.storage})
                          .first->second;
@@ -135,59 +186,135 @@ void remember(const Move& move) {
   }
   host.version = move.version;
   Mixed mixed;
-  std::size_t done = 0;
   for (const ferro_sim_origin_piece& piece : origins) {
     mixed.add(piece.origin, piece.offset, piece.bytes);
-    if (move.is_exact) {
-      const int is = gpu().least_certainty(move.there.address() + done, piece.bytes);
-      set(host.facts, move.begin + done,
-          {move.begin + done + piece.bytes,
-           static_cast<ferro_sim_certainty>(std::max<int>(is, FERRO_SIM_UNKNOWN)), piece.origin,
-           piece.offset});
-      done += piece.bytes;
-    }
   }
-  // Only the first ones of very many origins are listed.
-  if (done < move.bytes) {
-    set(host.facts, move.begin + done, {move.begin + move.bytes, least, mixed.origin(), done});
-  }
+  const auto set = [&](std::size_t begin, std::size_t bytes, ferro_sim_certainty certainty,
+                       const ferro_sim_origin& origin, std::size_t offset) {
+    host.facts.set(begin, {begin + bytes, certainty, origin, offset}, move.hashed, move.memory);
+  };
+  auto piece = origins.begin();
+  std::size_t before = 0;  // bytes of the host's tensor before the piece
+  for_each_part(move, of_span,
+                [&](std::size_t begin, std::size_t bytes, ferro_sim_certainty certainty) {
+                  std::size_t done = begin - move.host.begin;
+                  const std::size_t end = done + bytes;
+                  // Parts follow each other, and so do the pieces.
+                  while (move.is_exact && done < end && piece != origins.end()) {
+                    if (before + piece->bytes <= done) {
+                      before += piece++->bytes;
+                      continue;
+                    }
+                    const std::size_t until = std::min(end, before + piece->bytes);
+                    set(move.host.begin + done, until - done, certainty, piece->origin,
+                        piece->offset + (done - before));
+                    done = until;
+                  }
+                  // Only the first ones of very many origins are listed.
+                  if (done < end) {
+                    set(move.host.begin + done, end - done, certainty, mixed.origin(), done);
+                  }
+                });
   remove_freed();
   remembered.store(storages().size(), std::memory_order_relaxed);
 }
 
-void restore(const Move& move) {
+Remembered* find(const Move& move) {
   const auto found = storages().find(move.storage._unsafe_get_target());
-  if (found == storages().end() || !is_unchanged(found->second, move.version)) {
+  return found == storages().end() ? nullptr : &found->second;
+}
+
+// Before a copy to a card.
+void drop_changed(const Move& move) {
+  if (Remembered* const host = find(move)) {
+    host->facts.drop_changed(move.host.begin, move.host.bytes, move.memory);
+  }
+}
+
+// Marks the elements there as those of the host are. False: they are too many, or too many parts.
+bool mark_elements(const Move& move, const HostFacts& facts) {
+  if (move.host.spanned() > std::max(kMostListed, move.there.elements())) {
+    return false;
+  }
+  const BelowModes guard;
+  at::Tensor all = at::detail::empty_cpu({move.host.spanned()}, at::kByte);
+  all.fill_(0);
+  auto* const doubts = all.mutable_data_ptr<std::uint8_t>();
+  facts.for_each(
+      move.host.begin, move.host.bytes,
+      [&](std::size_t begin, std::size_t bytes, const HostFacts::Fact& fact, std::size_t) {
+        const auto doubt = static_cast<std::uint8_t>(FERRO_SIM_KNOWN - fact.certainty);
+        const std::size_t first = begin - move.host.begin;
+        const std::size_t size = move.host.element_bytes;
+        for (std::size_t i = first / size; i * size < first + bytes; ++i) {
+          doubts[i] = std::max(doubts[i], doubt);
+        }
+      });
+  const auto laid_out =
+      move.there.lay_out_doubts(all.as_strided(move.host.sizes, move.host.strides), kMostParts);
+  if (laid_out) {
+    move.there.mark(*laid_out);
+  }
+  return laid_out.has_value();
+}
+
+void restore(const Move& move) {
+  const Remembered* const host = find(move);
+  if (host == nullptr || !is_unchanged(*host, move.version)) {
     return;
   }
-  Facts& facts = found->second.facts;
   if (!move.is_exact) {
     Mixed mixed;
     ferro_sim_certainty least = FERRO_SIM_KNOWN;
-    for_each_fact(facts, move.begin, move.bytes,
-                  [&](std::size_t, std::size_t bytes, const Fact& fact, std::size_t offset) {
-                    mixed.add(fact.origin, offset, bytes);
-                    least = std::min(least, fact.certainty);
-                  });
-    if (least != FERRO_SIM_KNOWN) {
+    host->facts.for_each(
+        move.host.begin, move.host.bytes,
+        [&](std::size_t, std::size_t bytes, const HostFacts::Fact& fact, std::size_t offset) {
+          mixed.add(fact.origin, offset, bytes);
+          least = std::min(least, fact.certainty);
+        });
+    if (least == FERRO_SIM_KNOWN) {
+      return;
+    }
+    if (mark_elements(move, host->facts)) {
+      move.there.originate(mixed.origin());
+    } else {
       move.there.forget(true, mixed.origin());
     }
     return;
   }
-  for_each_fact(facts, move.begin, move.bytes,
-                [&](std::size_t begin, std::size_t bytes, const Fact& fact, std::size_t offset) {
-                  const std::uint64_t address = move.there.address() + (begin - move.begin);
-                  if (fact.certainty != FERRO_SIM_KNOWN) {
-                    gpu().write(address, nullptr, bytes, fact.certainty, 1);
-                  }
-                  gpu().originate(address, bytes, &fact.origin, offset);
-                });
+  host->facts.for_each(
+      move.host.begin, move.host.bytes,
+      [&](std::size_t begin, std::size_t bytes, const HostFacts::Fact& fact, std::size_t offset) {
+        const std::uint64_t address = move.there.address() + (begin - move.host.begin);
+        if (fact.certainty != FERRO_SIM_KNOWN) {
+          gpu().write(address, nullptr, bytes, fact.certainty, 1);
+        }
+        gpu().originate(address, bytes, &fact.origin, offset);
+      });
 }
 
 template <void (*act)(const Move&)>
-void perform(void* held) {
+void perform(void* move) {
+  act(*static_cast<const Move*>(move));
+}
+
+// The same for one that the caller passed on. By then the host's memory may be gone.
+template <void (*act)(const Move&)>
+void perform_queued(void* held) {
   const std::unique_ptr<Move> move(static_cast<Move*>(held));
+  move->memory = {};
   act(*move);
+}
+
+template <void (*act)(const Move&)>
+void perform_in_order(Move& move, int device, void* stream) {
+  if (gpu().in_order_if_eager(device, stream, perform<act>, &move) != 2) {
+    return;
+  }
+  auto queued = std::make_unique<Move>(move);
+  if (gpu().in_order(device, stream, perform_queued<act>, queued.get()) == 0) {
+    static_cast<void>(queued.release());
+  }
 }
 
 }  // namespace
@@ -204,29 +331,33 @@ std::optional<HostCopy> HostCopy::of(c10::ArrayRef<c10::IValue> arguments) {
       (up && remembered.load(std::memory_order_relaxed) == 0)) {
     return std::nullopt;
   }
-  return HostCopy(to, from);
+  return HostCopy(to, from, arguments.size() > 2 && arguments[2].toBool());
 }
 
 void HostCopy::note() const {
   const bool up = to_.is_cuda();
   const at::Tensor& device = up ? to_ : from_;
   const at::Tensor& host = up ? from_ : to_;
-  auto move = std::make_unique<Move>(Move{host.storage().getWeakStorageImpl()});
-  if (!move->there.describe(device)) {
+  const c10::StorageImpl& storage = *host.storage().unsafeGetStorageImpl();
+  Move move{host.storage().getWeakStorageImpl(), HostLayout(host)};
+  if (!move.there.describe(device)) {
     return;
   }
-  std::int64_t last = 0;
-  for (std::int64_t i = 0; i < host.dim(); ++i) {
-    last += (host.size(i) - 1) * host.stride(i);
-  }
-  move->version = host.is_inference() ? 0 : host._version();
-  move->begin = static_cast<std::size_t>(host.storage_offset()) * host.element_size();
-  move->bytes = static_cast<std::size_t>(last + 1) * host.element_size();
-  move->is_exact = same_order(to_, from_);
+  const bool counts_writes = !host.is_inference();
+  move.version = counts_writes ? host._version() : 0;
+  move.hashed = counts_writes && move.host.bytes > kMostHashed ? kBeginning : HostFacts::kPart;
+  move.memory = {static_cast<const std::byte*>(storage.data()), storage.nbytes()};
+  move.is_exact = same_order(to_, from_);
   const auto index = device.device().index();
   void* const stream = c10::cuda::getCurrentCUDAStream(index).stream();
-  if (gpu().in_order(index, stream, up ? perform<restore> : perform<remember>, move.get()) == 0) {
-    static_cast<void>(move.release());
+  if (up) {
+    gpu().at_once(perform<drop_changed>, &move);
+    perform_in_order<restore>(move, index, stream);
+  } else if (non_blocking_) {
+    perform_in_order<remember>(move, index, stream);
+  } else {
+    // The stream's earlier work has ended.
+    gpu().at_once(perform<remember>, &move);
   }
 }
 

@@ -132,6 +132,20 @@ def test_operators_that_the_host_refuses_or_cannot_survive_have_the_values_of_a_
 
 
 @MODES
+def test_what_is_known_survives_the_host_until_the_program_writes_there(
+    run_simulated: RunSimulated, activate: dict[str, Any]
+) -> None:
+    found = last_line(run_simulated, "sim_host_copies.py", **activate)
+    assert set(found) == {"enable_grad", "inference_mode"}
+    known = {"filled", "added", "a row", "by numpy", "resized"}
+    for cases in found.values():
+        assert cases.pop("gaps") == "0000"
+        assert cases.pop("big") == "1100"
+        assert {name for name, unknown in cases.items() if unknown == "000000"} == known
+        assert {cases[name] for name in set(cases) - known} == {"000110"}
+
+
+@MODES
 def test_frequent_operators_have_kernels_without_boxed_arguments(
     run_simulated: RunSimulated, activate: dict[str, Any]
 ) -> None:
@@ -233,8 +247,8 @@ def test_what_returns_from_the_host_is_as_sure_as_before(
         [False, True, True, False, False, False],
         [False, False, True, True, False, False],
         [True] * 6,  # the host computed other integers
-        [False] * 6,  # converted
-        [False] * 6,
+        [True, True, False, False, True, True],  # converted
+        [True, True, False, False, True, True],
         [True, False],
         [True] * 6,
         [True] * 6,
