@@ -2,14 +2,31 @@
 
 #include "values/identity.h"
 
+#include <array>
+#include <cstring>
 #include <string_view>
 
 namespace ferro::values {
 namespace {
 
+// In lanes that do not wait for each other.
 std::uint64_t hash_of(const HostBytes& memory, std::size_t begin, std::size_t bytes) {
-  const auto* const first = reinterpret_cast<const char*>(memory.begin + begin);
-  return Identity().add(std::string_view(first, bytes)).value();
+  const std::byte* const first = memory.begin + begin;
+  std::array<Identity, 4> lanes;
+  std::array<std::uint64_t, lanes.size()> words{};
+  std::size_t done = 0;
+  for (; done + sizeof words <= bytes; done += sizeof words) {
+    std::memcpy(words.data(), first + done, sizeof words);
+    for (std::size_t i = 0; i < lanes.size(); ++i) {
+      lanes[i].add(words[i]);
+    }
+  }
+  Identity all;
+  for (const Identity& lane : lanes) {
+    all.add(lane.value());
+  }
+  const auto* const rest = reinterpret_cast<const char*>(first + done);
+  return all.add(std::string_view(rest, bytes - done)).value();
 }
 
 }  // namespace
