@@ -94,6 +94,23 @@ def test_two_devices(run_simulated: RunSimulated) -> None:
     assert all(used >= mine for used, mine in zip(result["used"], result["allocated"], strict=True))
 
 
+@pytest.mark.parametrize("values", [False, True], ids=["memory", "values"])
+@pytest.mark.parametrize("allocator", ["native", "ferro"])
+def test_forked_children_that_use_a_card_get_the_errors_of_a_card(
+    run_simulated: RunSimulated, allocator: str, values: bool
+) -> None:
+    done = run_simulated("sim_forked.py", allocator, values=values)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found.pop("parent") == [2.0 if values else 0.0] * 4
+    assert {status for _, status in found.values()} == {7}
+    # As an H200 says it.
+    errors = {use: error for use, (error, _) in found.items()}
+    assert {use for use, error in errors.items() if error is None} == {"shape", "forgotten"}
+    lazy = {use for use, error in errors.items() if error == "Cannot re-initialize"}
+    assert lazy == {"new", "synchronize"}
+    assert set(errors.values()) == {None, "initialization error", "Cannot re-initialize"}
+
+
 @both_allocators
 def test_driver_failures_reach_torch_as_out_of_memory(
     run_simulated: RunSimulated, env: dict[str, str]

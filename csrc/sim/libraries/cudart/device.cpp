@@ -134,8 +134,7 @@ cudaError_t cudaInitDevice(int device, unsigned, unsigned) {
 
 cudaError_t cudaGetDevice(int* device) {
   if (device == nullptr) return finish(cudaErrorInvalidValue);
-  *device = ferro::sim::current_device();
-  return cudaSuccess;
+  return finish(ferro::sim::find_device(device));
 }
 
 cudaError_t cudaSetDeviceFlags(unsigned) { return cudaSuccess; }

@@ -80,14 +80,19 @@ cudaError_t primary_context(int device, CUcontext* out) {
   return cudaSuccess;
 }
 
-int current_device() {
+CUresult find_device(int* device) {
   CUcontext context = nullptr;
-  CUdevice device = 0;
-  if (cuCtxGetCurrent(&context) == CUDA_SUCCESS && context != nullptr &&
-      cuCtxGetDevice(&device) == CUDA_SUCCESS) {
-    return device;
+  const CUresult result = cuCtxGetCurrent(&context);
+  if (result != CUDA_SUCCESS || context == nullptr || cuCtxGetDevice(device) != CUDA_SUCCESS) {
+    *device = thread_device;
   }
-  return thread_device;
+  return result;
+}
+
+int current_device() {
+  int device = 0;
+  static_cast<void>(find_device(&device));
+  return device;
 }
 
 cudaError_t set_device(int device) {

@@ -26,6 +26,8 @@ cudaError_t ensure_context();
 
 // The device of the current context, else the one set by `set_device`, else 0.
 int current_device();
+// The same, with an error where the driver has none of its functions: in a child of fork().
+CUresult find_device(int* device);
 cudaError_t set_device(int device);
 
 // The primary context of `device`, retained for the life of the process.
