@@ -12,9 +12,11 @@
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/cuda/EmptyTensor.h>
 #include <c10/cuda/CUDAStream.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -28,6 +30,14 @@ namespace {
 constexpr std::size_t kMaxIdentified = 32;
 
 bool is_zero(const c10::IValue& number) { return number.isScalar() && number.toScalar().equal(0); }
+
+// Whether PyTorch computes the gradient of a product. It asks whether factors are zero, which numbers
+// seldom are, and then takes another way.
+bool is_in_gradient_of_product() {
+  const auto node = torch::autograd::get_current_node();
+  const std::string name = node != nullptr ? node->name() : "";
+  return name.starts_with("ProdBackward") || name.starts_with("CumprodBackward");
+}
 
 bool is_number(const DeviceTensor& tensor) { return !c10::isIntegralType(tensor.type(), true); }
 
@@ -53,6 +63,7 @@ struct Facts {
   bool value_if_known = false;                      // or drawn
   bool value_if_unknown = false;
   bool tests_whether_finite = false;
+  bool compares_with_zero = false;
   Extremes extremes;
   int device = -1;  // a capture's, and its stream
   void* stream = nullptr;
@@ -156,7 +167,9 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     const bool is_assumed =
         certainty == FERRO_SIM_UNKNOWN && tests_whether_finite && infinities != FERRO_SIM_UNKNOWN;
     certainty = is_assumed ? infinities : certainty;
-    const bool passes = traits->assumes_true && certainty == FERRO_SIM_UNKNOWN;
+    const bool are_others =
+        compares_with_zero && certainty == FERRO_SIM_UNKNOWN && are_wholly_unknown_numbers();
+    const bool passes = are_others || (traits->assumes_true && certainty == FERRO_SIM_UNKNOWN);
     certainty = passes ? FERRO_SIM_KNOWN : certainty;
     if (traits->by_element) {
       keep_elements_apart();
@@ -257,6 +270,13 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
   }
 
  private:
+  bool are_wholly_unknown_numbers() {
+    const std::vector<Operand>& operands = host.operands();
+    return std::all_of(operands.begin(), operands.end(), [](const Operand& operand) {
+      return is_number(operand.at) && operand.certainties.most == FERRO_SIM_UNKNOWN;
+    });
+  }
+
   bool is_statistic(const Operand& operand) const {
     return std::find(traits->statistics.begin(), traits->statistics.end(), operand.place) !=
            traits->statistics.end();
@@ -674,9 +694,10 @@ void Evaluation::find_operands(Arguments arguments) {
     return operand.is_input && is_number(operand.at);
   });
   job_->agrees = !of_numbers;
+  const std::int64_t counted = traits_.by_element ? job_->input_elements : job_->largest;
   job_->takes_unknown =
       !traits_.costly && (job_->input_elements <= kMaxUnknownNumbers ||
-                          (job_->input_elements <= kMaxUnknownElements &&
+                          (counted <= kMaxUnknownElements &&
                            (!of_numbers || traits_.tests || traits_.kind == Kind::kDataSized)));
 }
 
@@ -706,6 +727,8 @@ void Evaluation::begin(Arguments arguments, Lifetime lifetime) {
     job_->positions = range_of_positions(traits_, op_.schema(), arguments);
   }
   job_->tests_whether_finite = tests_whether_finite(traits_, arguments);
+  job_->compares_with_zero =
+      traits_.tests_equality && is_zero(arguments[1]) && is_in_gradient_of_product();
   if (traits_.passes_numbers) {
     job_->extremes = extremes_of(op_.schema(), arguments);
   }
@@ -883,8 +906,10 @@ void Evaluation::choose() {
       std::any_of(job.results.begin(), job.results.end(),
                   [](const Job::Result& result) { return is_number(result.slot.layout); });
   const bool agrees = job.agrees || (!gives_numbers && !job.positions);
-  job.value_if_unknown = job.takes_unknown && (agrees ? most(kMaxUnknownElements)
-                                                      : most(kMaxUnknownNumbers) && !job.positions);
+  const bool is_small = traits_.by_element || traits_.costly ? most(kMaxUnknownElements)
+                                                             : job.largest <= kMaxUnknownElements;
+  job.value_if_unknown =
+      job.takes_unknown && (agrees ? is_small : most(kMaxUnknownNumbers) && !job.positions);
 }
 
 void Evaluation::take_arguments() {

@@ -20,11 +20,11 @@ namespace ferro::values {
 // The most elements, of all inputs or of all results, of an operator whose cost grows faster than
 // their number.
 inline constexpr std::int64_t kMaxCostlyElements = 1 << 18;
-// The most elements of an operator with unknown inputs whose results get values all the same, so
-// that indices and masks agree with each other. They are unknown too. What follows from drawn and
+// The most elements of an input, or of a result, of an operator with unknown inputs whose results get
+// values all the same, so that indices and masks agree with each other. Of operators on lists, of all. They are unknown too. What follows from drawn and
 // known inputs is computed as from known ones.
 inline constexpr std::int64_t kMaxUnknownElements = 1 << 22;
-// The same for floating-point numbers.
+// The same for floating-point numbers, of all inputs, or of all results.
 inline constexpr std::int64_t kMaxUnknownNumbers = 32;
 // The most elements, of all inputs or of all results, of an operator whose results are known in part if
 // its inputs are. Which elements are known is found at once. The same for floating-point numbers, on

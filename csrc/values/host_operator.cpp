@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <mutex>
 #include <string_view>
 
@@ -390,6 +391,20 @@ bool tests_whether_finite(const OperatorTraits& traits, Arguments arguments) {
                           : other.isDouble() && std::isinf(other.toDouble());
 }
 
+namespace {
+
+// How many different slices of so many elements there can be.
+std::int64_t most_distinct(const at::Tensor& tensor, std::int64_t elements) {
+  constexpr std::int64_t kMaxBits = 62;
+  const std::int64_t bits =
+      tensor.scalar_type() == at::kBool ? 1 : static_cast<std::int64_t>(tensor.element_size()) * 8;
+  const bool is_few = at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true) &&
+                      elements <= kMaxBits && bits * elements <= kMaxBits;
+  return is_few ? std::int64_t{1} << (bits * elements) : std::numeric_limits<std::int64_t>::max();
+}
+
+}  // namespace
+
 std::optional<std::int64_t> assumed_rows(const OperatorTraits& traits, Arguments arguments) {
   static const char* const rows = std::getenv("FERRO_ALLOC_SIM_ROWS");
   if (rows == nullptr) {
@@ -402,10 +417,16 @@ std::optional<std::int64_t> assumed_rows(const OperatorTraits& traits, Arguments
   const std::optional<std::int64_t> along = unique_dimension(traits, arguments);
   // Boxes of torchvision::nms are rows.
   const bool by_rows = traits.name.starts_with("torchvision::");
-  const std::int64_t most = along                  ? input.size(*along)
-                            : by_rows              ? input.size(0)
-                            : traits.sizes_columns ? input.size(1)
-                                                   : input.numel();
+  std::int64_t most = along                  ? input.size(*along)
+                      : by_rows              ? input.size(0)
+                      : traits.sizes_columns ? input.size(1)
+                                             : input.numel();
+  if (traits.name.starts_with("aten::_unique") || traits.name.starts_with("aten::unique_dim.") ||
+      traits.name == "aten::unique_dim") {
+    most =
+        std::min(most, most_distinct(input, along ? input.numel() / std::max<std::int64_t>(most, 1)
+                                                  : std::int64_t{1}));
+  }
   const std::int64_t one = std::min<std::int64_t>(most, 1);
   const bool all = std::string_view(rows) == "all";
   // Of booleans the device counts the true ones: with one there are two values, with none one.

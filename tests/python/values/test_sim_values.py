@@ -145,6 +145,27 @@ def test_what_is_known_survives_the_host_until_the_program_writes_there(
         assert {cases[name] for name in set(cases) - known} == {"000110"}
 
 
+@pytest.mark.parametrize("rows", ["all", "none", ""])
+def test_masks_of_all_operators_count_alike(run_simulated: RunSimulated, rows: str) -> None:
+    env = {"FERRO_ALLOC_SIM_ROWS": rows} if rows else {}
+    done = run_simulated("sim_masks.py", env=env, start_anew=True, values=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    # Without zeros, the gradients of products take the common way.
+    assert {name for name, (known, there) in found["gradients"].items() if known != there} == set()
+    if rows:
+        most = 1000 if rows == "all" else 0
+        assert {tuple(counts) for counts in found["rows"].values()} == {(most,) * 3}
+    # Operators on two masks have the limit of operators on one.
+    assert found["long"] == {"all": 3_000_000, "none": 0, "": 3_000_000}[rows]
+    if rows == "all":
+        assert found["distinct"] == {
+            "mask": 2, "long mask": 2, "one": 1, "octets": 256, "numbers": 1000
+        }  # fmt: skip
+        assert found["slices"] == {"rows of a mask": 4, "rows of numbers": 50}
+    else:
+        assert set(found["distinct"].values()) == set(found["slices"].values()) == {1}
+
+
 @MODES
 def test_frequent_operators_have_kernels_without_boxed_arguments(
     run_simulated: RunSimulated, activate: dict[str, Any]
