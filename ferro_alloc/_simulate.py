@@ -21,14 +21,13 @@ from ferro_alloc._status import size_text
 from ferro_alloc.fit import _allocators, _certainty
 from ferro_alloc.fit._page import load_views, save_views, views_of, write_page
 from ferro_alloc.fit._progress import Progress
+from ferro_alloc.fit._range import add_range
 from ferro_alloc.fit._recording import Recording
 from ferro_alloc.fit._report import lines_of
 from ferro_alloc.fit._result import (
-    AS_FAR_AS_KNOWN,
     DOES_NOT_FIT,
     ENDED_BY_UNKNOWN,
     FITS_AS_FAR_AS_KNOWN,
-    UNKNOWN,
     Outcome,
     Result,
     result_of,
@@ -113,9 +112,13 @@ def parser() -> argparse.ArgumentParser:
         "--rows",
         choices=(*_certainty.ROWS, "both"),
         default="both",
-        help="how many rows masks and unique give where their values were not computed: as few as "
-        "possible, as many, or a run with each (the default), whose range the verdict names",
+        help="what masks are, and how many rows they and unique give, where their values were not "
+        "computed: as of zeros; false, and as few rows as possible; true, and as many; or first as "
+        "of zeros and then, where that differs, with both others (the default), whose range the "
+        "verdict names",
     )
+    # For such a run that ended early: only the rows are assumed.
+    parser.add_argument("--rows-alone", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument(
         "--time-limit",
         type=float,
@@ -188,13 +191,14 @@ def main(argv: list[str]) -> int:
     except FerroError as error:
         print(f"ferro_alloc: {error}", file=sys.stderr)
         return 1
-    fewest = "all" if parsed.rows == "all" else "none"
-    os.environ[_certainty.ROWS_VARIABLE] = fewest
-    measurement = Measurement(program, card, memory is not None, parsed.allocator, fewest)
+    rows = "zeros" if parsed.rows == "both" else parsed.rows
+    rows += _certainty.ALONE if parsed.rows_alone else ""
+    os.environ[_certainty.ROWS_VARIABLE] = rows
+    measurement = Measurement(program, card, memory is not None, parsed.allocator, rows)
 
     def conclude(result: Result, recording: Recording) -> int:
-        if parsed.rows == "both" and result["verdict"] in (AS_FAR_AS_KNOWN, UNKNOWN):
-            _run_with_all_rows(again, result, parsed.time_limit)
+        if parsed.rows == "both":
+            add_range(again.run, result, parsed.time_limit, say)
         lines = [*lines_of(result), *_others(result)]
         if parsed.report is not None:
             title = f"GPU memory on a simulated {card.name}, {result['allocator']}"
@@ -219,24 +223,6 @@ def _compare(parsed: argparse.Namespace, child: Child, card: Card, memory: int) 
             title = f"GPU memory on a simulated {card.name}, by allocator"
             lines.append(f"  {write_page(parsed.report, views, title)}")
     return _say(compared, lines, parsed.json)
-
-
-TIMES_AS_LONG = 10
-LEAST_TIME_S = 60.0
-"""The run with all rows may take so many times the time of the first one, and at least this."""
-
-
-def _run_with_all_rows(child: Child, result: Result, time_limit: float | None) -> None:
-    """Runs the program again with the largest sizes, if sizes were unknown. A loop that
-    removes rows by a mask until none is left does not end by itself then."""
-    if _certainty.has_sizes(result) and not result["partial"]:
-        say("sizes depended on unknown values: running again with as many rows as possible ...")
-        most = max(LEAST_TIME_S, TIMES_AS_LONG * result["seconds"])
-        most = most if time_limit is None else min(most, time_limit)
-        try:
-            result["all_rows"] = child.run("--rows=all", f"--time-limit={most}")
-        except FerroError as error:
-            print(f"ferro_alloc: {error}", file=sys.stderr)
 
 
 def _question(text: str) -> Question:
@@ -359,15 +345,17 @@ def _run(run: Callable[[], object], stopping: Stopping) -> tuple[Outcome, object
         stopping.end()
         if isinstance(stop.code, str):
             print(stop.code, file=sys.stderr)
-            return Outcome(1, stop), stop
+            return Outcome(1, stop, place=_place_of(stop)), stop
         status = int(stop.code or 0)
-        return Outcome(status, stop if status else None), stop
+        place = _place_of(stop) if status else ""
+        return Outcome(status, stop if status else None, place=place), stop
     except BaseException as error:
         stopping.end(error)
+        place = _place_of(error)
         if stopping.reason:
-            return Outcome(STATUS[stopping.reason], stopped=stopping.reason), error
+            return Outcome(STATUS[stopping.reason], None, stopping.reason, place), error
         traceback.print_exception(error.with_traceback(_of_program(error)))
-        return Outcome(1, error), None
+        return Outcome(1, error, place=place), None
 
 
 def _of_program(error: BaseException) -> TracebackType | None:
@@ -377,6 +365,16 @@ def _of_program(error: BaseException) -> TracebackType | None:
     while trace is not None and not _sources.is_of_program(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next
     return trace if trace is not None or isinstance(error, SyntaxError) else error.__traceback__
+
+
+def _place_of(error: BaseException) -> str:
+    """The program's innermost line that the error passed, as in "train.py:12"; or empty."""
+    place = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
+        if _sources.is_of_program(file):
+            place = f"{Path(file).name}:{line}"
+    return place
 
 
 def _others(result: Result) -> list[str]:

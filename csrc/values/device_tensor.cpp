@@ -142,6 +142,7 @@ void DeviceTensor::originate(const ferro_sim_origin& from) const {
         all.infinities = std::min(all.infinities, piece.origin.infinities);
         all.has_lows |= piece.origin.has_lows;
         all.is_positive &= piece.origin.is_positive;
+        all.of_masks &= piece.origin.of_masks;
       }
     }
     gpu().originate(address_, span(), &all, 0);
@@ -323,6 +324,7 @@ ferro_sim_origin DeviceTensor::origin_of_span(std::uint64_t begin, std::size_t b
     all.infinities = std::min(all.infinities, piece.origin.infinities);
     all.has_lows |= piece.origin.has_lows;
     all.is_positive &= piece.origin.is_positive;
+    all.of_masks &= piece.origin.of_masks;
     identity.add(piece.origin.identity).add(piece.offset).add(piece.bytes);
   }
   all.identity = identity.add_all(sizes_).add_all(strides_).value();

@@ -1,9 +1,11 @@
 #include "values/evaluation.h"
 
+#include "values/assumed_rows.h"
 #include "values/below_modes.h"
 #include "values/gpu.h"
 #include "values/host_operator.h"
 #include "values/identity.h"
+#include "values/in_operator.h"
 #include "values/places.h"
 #include "values/value.h"
 
@@ -62,6 +64,7 @@ struct Facts {
   ferro_sim_certainty certainty = FERRO_SIM_KNOWN;  // of the inputs, and so of the results
   bool value_if_known = false;                      // or drawn
   bool value_if_unknown = false;
+  bool value_if_of_masks = false;
   bool tests_whether_finite = false;
   bool compares_with_zero = false;
   Extremes extremes;
@@ -69,10 +72,13 @@ struct Facts {
   void* stream = nullptr;
   std::uint64_t identity = 0;  // of the call on these inputs
   // Of the results, except for their identities.
-  ferro_sim_origin origin = {0, FERRO_SIM_KNOWN, 0, 0};
-  bool tells_lows = false;  // the results are unknown, and which of them are low is not
-  bool differs = false;     // the elements of its lists are not equally certain
-  bool in_part = false;     // the results are unknown, except for some of their elements
+  ferro_sim_origin origin = {0, FERRO_SIM_KNOWN, 0, 0, 0};
+  bool tells_lows = false;   // the results are unknown, and which of them are low is not
+  bool differs = false;      // the elements of its lists are not equally certain
+  bool in_part = false;      // the results are unknown, except for some of their elements
+  bool of_masks = false;     // the unknown inputs follow from masks and known data alone
+  bool asks_truth = false;   // of unknown numbers, and these do not
+  bool is_part = false;      // of another operator
 };
 
 // Queued work of an evaluation, of which each turn holds a reference.
@@ -114,6 +120,7 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     bool any_certain = false;
     std::size_t inputs = 0;
     bool any_unknown = false;
+    of_masks = true;
     for (Operand& operand : host.operands()) {
       if (!operand.is_input) {
         continue;
@@ -124,6 +131,7 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
         if (traits->by_element) {
           add_to_element(operand);
         }
+        of_masks = false;
         continue;
       }
       const auto [origins, of_span] = operand.at.origins();
@@ -134,6 +142,11 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
       operand.certainties = {is, of_span.most};
       if (traits->by_element) {
         element_of(operand) = std::min(element_of(operand), is);
+      }
+      if (is == FERRO_SIM_UNKNOWN && of_masks) {
+        of_masks = std::all_of(
+            origins.begin(), origins.end(),
+            [](const ferro_sim_origin_piece& piece) { return piece.origin.of_masks != 0; });
       }
       if (!is_number(operand.at)) {
         of_others = std::min(of_others, is);
@@ -176,12 +189,15 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     }
     in_part = computable && certainty == FERRO_SIM_UNKNOWN && !is_assumed &&
               may_be_known_in_part() && find_parts();
-    computable =
-        computable && (certainty != FERRO_SIM_UNKNOWN || takes_unknown || tells_lows || in_part);
+    of_masks = of_masks && certainty == FERRO_SIM_UNKNOWN;
+    computable = computable && (certainty != FERRO_SIM_UNKNOWN || takes_unknown || tells_lows ||
+                                in_part || (of_masks && may_follow_masks()));
+    asks_truth = traits->tests_truth && !of_masks && has_only_unknown_numbers();
+    const std::optional<bool> truth = asks_truth ? assumed_mask() : std::nullopt;
     for (Operand& operand : host.operands()) {
-      operand.is_ones = passes || (operand.is_ones && tells_lows);
+      operand.is_ones = passes || truth.value_or(false) || (operand.is_ones && tells_lows);
       if (computable && operand.is_input && !operand.is_ones && !operand.is_left_out) {
-        const bool assumes = is_assumed && !lows;
+        const bool assumes = (is_assumed && !lows) || truth.has_value();
         const bool any_known = operand.certainties.most != FERRO_SIM_UNKNOWN;
         if (assumes && !any_known) {
           operand.taken = operand.at.zeros();
@@ -210,14 +226,24 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
 
   void give() {
     in_part = in_part && computable && value_if_known && find_doubts();
-    const bool has_values = ran || (computable && has_value_if_taken() && Recipe::make_room());
+    const bool is_mask = gives_mask();
+    const std::optional<bool> mask = is_mask ? assumed_mask() : std::nullopt;
+    const bool is_same = mask && !in_part;  // everywhere
+    const bool has_values =
+        ran || ((is_same || (computable && has_value_if_taken())) && Recipe::make_room());
+    const bool agrees = is_mask || asks_truth || of_masks;
+    origin.of_masks = !has_values                      ? 0
+                      : certainty != FERRO_SIM_UNKNOWN ? FERRO_SIM_OF_KNOWN
+                      : agrees                         ? FERRO_SIM_OF_MASKS
+                                                       : 0;
     if (!has_values && certainty == FERRO_SIM_UNKNOWN && origin.has_lows != 0) {
       origin.has_lows = 0;
       origin.infinities = FERRO_SIM_UNKNOWN;
     }
     std::shared_ptr<Recipe> recipe;
     if (has_values && !ran) {
-      recipe = std::make_shared<Recipe>(std::move(host));
+      recipe =
+          is_same ? std::make_shared<Recipe>(*mask) : std::make_shared<Recipe>(std::move(host));
     }
     if (traits->zeroes_unknown) {
       for (Result& result : results) {
@@ -240,6 +266,8 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     for (const Result& result : results) {
       if (next != made.end() && is_made_first(result)) {
         result.slot.layout.hold(**next++, certainty_of(result));
+      } else if (mask && result.doubts.defined() && set_doubtful(result, recipe, *mask)) {
+        // Marked below.
       } else if (!has_values || is_left_out(result.slot) || !give_value(result, recipe)) {
         result.slot.layout.forget(result.keeps, origin_of(result.slot));
         continue;
@@ -266,7 +294,8 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
   bool has_value_if_taken() const {
     return certainty != FERRO_SIM_UNKNOWN || in_part
                ? value_if_known
-               : value_if_unknown || (tells_lows && value_if_known);
+               : value_if_unknown || (of_masks && value_if_of_masks) ||
+                     (tells_lows && value_if_known);
   }
 
  private:
@@ -277,6 +306,33 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     });
   }
 
+  // Whether numbers that follow from masks are computed. Choices of such numbers are drawn.
+  bool may_follow_masks() const {
+    return !traits->costly && !positions && input_elements <= kMaxUnknownElements;
+  }
+  // No scalars, and no element of them is known.
+  bool has_only_unknown_numbers() const {
+    return std::all_of(host.operands().begin(), host.operands().end(), [](const Operand& operand) {
+      return !operand.is_input || (operand.at.type() != at::kBool && !operand.at.sizes().empty() &&
+                                   operand.certainties.most == FERRO_SIM_UNKNOWN);
+    });
+  }
+  // Whether the results are masks of unknown numbers. A comparison within an operator checks its
+  // arguments.
+  bool gives_mask() const {
+    if (!traits->compares || certainty != FERRO_SIM_UNKNOWN || of_masks || tells_lows ||
+        tests_whether_finite || is_part) {
+      return false;
+    }
+    const auto is_mask = [](const Result& result) {
+      return result.slot.layout.type() == at::kBool && !result.slot.layout.sizes().empty();
+    };
+    const auto is_boolean = [](const Operand& operand) {
+      return operand.is_input && operand.at.type() == at::kBool;
+    };
+    return std::all_of(results.begin(), results.end(), is_mask) &&
+           std::none_of(host.operands().begin(), host.operands().end(), is_boolean);
+  }
   bool is_statistic(const Operand& operand) const {
     return std::find(traits->statistics.begin(), traits->statistics.end(), operand.place) !=
            traits->statistics.end();
@@ -467,6 +523,9 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     Identity of_result(identity);
     of_result.add(host.seed()).add(slot.of_argument ? 1 : 0).add(slot.place).add(slot.in_list);
     of_slot.identity = of_result.value();
+    if (is_left_out(slot)) {
+      of_slot.of_masks = 0;
+    }
     return of_slot;
   }
 
@@ -491,12 +550,34 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     if (!computed || !computed->defined()) {
       return false;
     }
-    if (there.can_hold()) {
-      there.hold(*ValueRef(Value::make(*computed, from)), certainty_of(result));
-    } else {
-      there.write(*computed, certainty_of(result), from);
-    }
+    hold_or_write(result, *computed);
     return true;
+  }
+
+  // `laid_out`: a tensor that `lay_out` returned.
+  void hold_or_write(const Result& result, const at::Tensor& laid_out) const {
+    const DeviceTensor& there = result.slot.layout;
+    const ferro_sim_origin from = origin_of(result.slot);
+    if (there.can_hold()) {
+      there.hold(*ValueRef(Value::make(laid_out, from)), certainty_of(result));
+    } else {
+      there.write(laid_out, certainty_of(result), from);
+    }
+  }
+
+  // The elements of a mask that are unknown are what is assumed of masks. False: it is not computed.
+  bool set_doubtful(const Result& result, const std::shared_ptr<Recipe>& recipe, bool mask) const {
+    if (!recipe) {
+      return false;
+    }
+    const BelowModes guard;
+    const at::Tensor computed =
+        ValueRef(Value::make(recipe, result.slot, origin_of(result.slot)))->compute();
+    if (computed.defined()) {
+      hold_or_write(result, computed.masked_fill(
+                                result.doubts.eq(FERRO_SIM_KNOWN - FERRO_SIM_UNKNOWN), mask));
+    }
+    return computed.defined();
   }
 
   bool hold_span(const Result& result, const std::shared_ptr<Recipe>& recipe,
@@ -729,6 +810,7 @@ void Evaluation::begin(Arguments arguments, Lifetime lifetime) {
   job_->tests_whether_finite = tests_whether_finite(traits_, arguments);
   job_->compares_with_zero =
       traits_.tests_equality && is_zero(arguments[1]) && is_in_gradient_of_product();
+  job_->is_part = traits_.compares && InOperator::is_part();
   if (traits_.passes_numbers) {
     job_->extremes = extremes_of(op_.schema(), arguments);
   }
@@ -770,20 +852,29 @@ void Evaluation::begin(Arguments arguments, Lifetime lifetime) {
 
 void Evaluation::begin_sized(Arguments arguments) {
   const bool is_size = traits_.name != "aten::equal";
-  const std::optional<std::int64_t> assumed =
-      is_size ? assumed_rows(traits_, arguments) : std::nullopt;
-  // Unknown values give the assumed size, and without an assumption that of zeros.
-  job_->computable = job_->computable && (job_->certainty != FERRO_SIM_UNKNOWN || !assumed);
+  const RowRange rows = is_size ? range_of_rows(traits_, arguments) : RowRange();
+  if (is_size && job_->certainty == FERRO_SIM_UNKNOWN) {
+    const bool by_contents =
+        assumption() == Assumption::kZeros
+            ? !is_costly_with_zeros(traits_, arguments)
+            : sizes_agree_with_masks() && job_->of_masks && traits_.name == "aten::nonzero";
+    job_->computable = job_->computable && by_contents;
+  }
   if (job_->computable) {
     job_->computable = job_->host.take_arguments(arguments);
   }
   gpu().at_once(call_job<&Job::run>, hold(job_));
-  gpu().answer(static_cast<std::uint64_t>(job_->ran ? job_->host.answer() : assumed.value_or(0)));
+  const std::int64_t answer = job_->ran ? job_->host.answer() : rows.assumed();
+  gpu().answer(static_cast<std::uint64_t>(answer));
   answering_ = true;
   if (job_->ran && job_->certainty == FERRO_SIM_DRAWN) {
     note_read(traits_.name, Learned::kDrawn);
   } else if (!job_->ran || job_->certainty == FERRO_SIM_UNKNOWN) {
-    note_read(traits_.name, is_size ? Learned::kSize : Learned::kInteger);
+    const char* const among = rows.fewest == rows.most ? ""
+                              : answer == rows.fewest  ? "fewest"
+                              : answer == rows.most    ? "most"
+                                                       : "zeros";
+    note_read(traits_.name, is_size ? Learned::kSize : Learned::kInteger, {}, among);
   }
 }
 
@@ -910,6 +1001,7 @@ void Evaluation::choose() {
                                                              : job.largest <= kMaxUnknownElements;
   job.value_if_unknown =
       job.takes_unknown && (agrees ? is_small : most(kMaxUnknownNumbers) && !job.positions);
+  job.value_if_of_masks = !traits_.costly && !job.positions && is_small;
 }
 
 void Evaluation::take_arguments() {
@@ -961,7 +1053,7 @@ namespace {
 
 struct UnsetTensor {
   DeviceTensor there;
-  ferro_sim_origin origin = {0, FERRO_SIM_KNOWN, 0, 0};
+  ferro_sim_origin origin = {0, FERRO_SIM_KNOWN, 0, 0, 0};
   int device = 0;
   void* stream = nullptr;
 };

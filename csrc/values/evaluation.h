@@ -21,10 +21,11 @@ namespace ferro::values {
 // their number.
 inline constexpr std::int64_t kMaxCostlyElements = 1 << 18;
 // The most elements of an input, or of a result, of an operator with unknown inputs whose results get
-// values all the same, so that indices and masks agree with each other. Of operators on lists, of all. They are unknown too. What follows from drawn and
-// known inputs is computed as from known ones.
-inline constexpr std::int64_t kMaxUnknownElements = 1 << 22;
-// The same for floating-point numbers, of all inputs, or of all results.
+// values all the same, so that indices and masks agree with each other, and numbers that follow from
+// masks and known data alone. Of operators on lists, of all of them. They are unknown too. What
+// follows from drawn and known inputs is computed as from known ones.
+inline constexpr std::int64_t kMaxUnknownElements = 1 << 26;
+// The same for other floating-point numbers, of all inputs, or of all results.
 inline constexpr std::int64_t kMaxUnknownNumbers = 32;
 // The most elements, of all inputs or of all results, of an operator whose results are known in part if
 // its inputs are. Which elements are known is found at once. The same for floating-point numbers, on

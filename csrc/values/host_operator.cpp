@@ -1,5 +1,6 @@
 #include "values/host_operator.h"
 
+#include "values/assumed_rows.h"
 #include "values/below_modes.h"
 #include "values/card_operators.h"
 #include "values/host_differences.h"
@@ -12,8 +13,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <limits>
 #include <mutex>
 #include <string_view>
 
@@ -355,16 +354,6 @@ std::optional<at::Tensor> HostOperator::value(bool of_argument, std::size_t plac
   return std::nullopt;
 }
 
-namespace {
-
-// The dimension along which it finds unique slices. None: it finds unique elements.
-std::optional<std::int64_t> unique_dimension(const OperatorTraits& traits, Arguments arguments) {
-  const bool along = traits.unique_along && arguments[0].toTensor().dim() > 0;
-  return along ? arguments[*traits.unique_along].toOptional<std::int64_t>() : std::nullopt;
-}
-
-}  // namespace
-
 std::int64_t HostOperator::answer() const {
   if (results_.empty() || !results_[0].isTensor()) {
     return 0;
@@ -389,51 +378,6 @@ bool tests_whether_finite(const OperatorTraits& traits, Arguments arguments) {
   const c10::IValue& other = arguments[1];
   return other.isTensor() ? other.toTensor().is_same(arguments[0].toTensor())
                           : other.isDouble() && std::isinf(other.toDouble());
-}
-
-namespace {
-
-// How many different slices of so many elements there can be.
-std::int64_t most_distinct(const at::Tensor& tensor, std::int64_t elements) {
-  constexpr std::int64_t kMaxBits = 62;
-  const std::int64_t bits =
-      tensor.scalar_type() == at::kBool ? 1 : static_cast<std::int64_t>(tensor.element_size()) * 8;
-  const bool is_few = at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true) &&
-                      elements <= kMaxBits && bits * elements <= kMaxBits;
-  return is_few ? std::int64_t{1} << (bits * elements) : std::numeric_limits<std::int64_t>::max();
-}
-
-}  // namespace
-
-std::optional<std::int64_t> assumed_rows(const OperatorTraits& traits, Arguments arguments) {
-  static const char* const rows = std::getenv("FERRO_ALLOC_SIM_ROWS");
-  if (rows == nullptr) {
-    return std::nullopt;
-  }
-  const at::Tensor& input = arguments[0].toTensor();
-  const bool unique = traits.name.starts_with("aten::_unique") ||
-                      traits.name.starts_with("aten::unique") ||
-                      (traits.sizes_columns && traits.name != "aten::index_select");
-  const std::optional<std::int64_t> along = unique_dimension(traits, arguments);
-  // Boxes of torchvision::nms are rows.
-  const bool by_rows = traits.name.starts_with("torchvision::");
-  std::int64_t most = along                  ? input.size(*along)
-                      : by_rows              ? input.size(0)
-                      : traits.sizes_columns ? input.size(1)
-                                             : input.numel();
-  if (traits.name.starts_with("aten::_unique") || traits.name.starts_with("aten::unique_dim.") ||
-      traits.name == "aten::unique_dim") {
-    most =
-        std::min(most, most_distinct(input, along ? input.numel() / std::max<std::int64_t>(most, 1)
-                                                  : std::int64_t{1}));
-  }
-  const std::int64_t one = std::min<std::int64_t>(most, 1);
-  const bool all = std::string_view(rows) == "all";
-  // Of booleans the device counts the true ones: with one there are two values, with none one.
-  if (traits.name.starts_with("aten::_unique") && input.scalar_type() == at::kBool) {
-    return all ? one : 0;
-  }
-  return all ? most : unique ? one : 0;
 }
 
 PositionsRange range_of_positions(const OperatorTraits& traits, const c10::FunctionSchema& schema,

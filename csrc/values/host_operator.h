@@ -52,6 +52,7 @@ class HostOperator {
 
   // In the order of the arguments. Complete before `take_arguments`.
   std::vector<Operand>& operands() { return operands_; }
+  const std::vector<Operand>& operands() const { return operands_; }
 
   // Both are called in the program's name. The first one, before the device's operator: random
   // numbers follow from the present state of the device's generator. They are those of the card where
@@ -110,12 +111,6 @@ class HostOperator {
 // Whether the operator only tests whether numbers are finite. Unknown ones are assumed to be, so the
 // results are known.
 bool tests_whether_finite(const OperatorTraits& traits, c10::ArrayRef<c10::IValue> arguments);
-
-// What the device's operator reads back if the values that determine its sizes are unknown, as the
-// environment variable FERRO_ALLOC_SIM_ROWS assumes: "none" for the fewest rows, "all" for the
-// most. None without the variable.
-std::optional<std::int64_t> assumed_rows(const OperatorTraits& traits,
-                                         c10::ArrayRef<c10::IValue> arguments);
 
 // What the positions in the operator's last result refer to.
 struct PositionsRange {

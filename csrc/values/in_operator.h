@@ -38,6 +38,10 @@ class InOperator {
   void set_opaque() { is_opaque_ = true; }
   // Whether it is part of one that only checks what it reads.
   bool is_check() const { return outer_ != nullptr && outer_->traits_.reads_to_check; }
+  // Whether the thread's innermost operator is part of another one of PyTorch's.
+  static bool is_part() {
+    return innermost_->outer_ != nullptr && innermost_->outer_->traits_.kind != Kind::kElsewhere;
+  }
   // It ends with an exception.
   void set_failed() { has_failed_ = true; }
   // Whether it launched kernels itself so far, and not only by other operators.

@@ -38,7 +38,7 @@ PYBIND11_MODULE(_values, module) {
     for (const Read& read : ferro::values::reads()) {
       all.append(py::make_tuple(read.place, read.operation, read.count,
                                 kLearned[static_cast<std::size_t>(read.learned)], read.last,
-                                read.reached));
+                                read.reached, read.rows));
     }
     return all;
   });

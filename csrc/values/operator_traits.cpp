@@ -50,6 +50,14 @@ constexpr string_view kTests[] = {
     "aten::bucketize",   "aten::copy_",      "aten::_to_copy",    "aten::count_nonzero",
     "aten::isclose"};
 
+// They give masks, if their results are booleans.
+constexpr string_view kComparing[] = {
+    "aten::eq",       "aten::ne",      "aten::lt",    "aten::le",       "aten::gt",
+    "aten::ge",       "aten::isin",    "aten::isinf", "aten::isposinf", "aten::isneginf",
+    "aten::isfinite", "aten::signbit", "aten::copy_", "aten::_to_copy"};
+constexpr string_view kTruths[] = {"aten::any", "aten::all", "aten::logical_not",
+                                   "aten::count_nonzero"};
+
 constexpr string_view kPassing[] = {"aten::copy_",
                                     "aten::_to_copy",
                                     "aten::clone",
@@ -295,6 +303,8 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
   traits.searches = base == "aten::mode";
   traits.sorts_in_place = base == "aten::median" || base == "aten::nanmedian";
   traits.tests = is_one_of(base, kTests);
+  traits.compares = is_one_of(base, kComparing);
+  traits.tests_truth = is_one_of(base, kTruths);
   traits.tests_equality = traits.arguments == 2 && !op.operator_name().overload_name.empty() &&
                           (base == "aten::eq" || base == "aten::ne");
   traits.tests_nan = base == "aten::isnan";

@@ -68,6 +68,10 @@ struct OperatorTraits {
   bool searches = false;
   // May give truth values or integers of floating-point numbers.
   bool tests = false;
+  // Gives a mask of numbers: false or true for each of them.
+  bool compares = false;
+  // Asks which numbers are not zero, and follows from that alone.
+  bool tests_truth = false;
   // Compares two arguments for equality, or tests whether numbers are none.
   bool tests_equality = false;
   bool tests_nan = false;

@@ -1,5 +1,7 @@
 #include "values/places.h"
 
+#include "values/value.h"
+
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -107,9 +109,12 @@ void set_library_folders(std::vector<std::string> folders) {
   }
 }
 
-void note_read(const std::string& operation, Learned learned, const std::string& where) {
+void note_read(const std::string& operation, Learned learned, const std::string& where,
+               const std::string& rows_of_size) {
   std::string place = current_place();
   learned = as_text > 0 ? Learned::kFloat : learned;
+  const std::string of_masks = take_mask_reads();
+  const std::string rows = learned == Learned::kInteger ? of_masks : rows_of_size;
   Notes& n = notes();
   const std::lock_guard lock(n.mutex);
   ++n.read_count;
@@ -125,6 +130,9 @@ void note_read(const std::string& operation, Learned learned, const std::string&
     if (read.reached.empty()) {
       read.reached = where;
     }
+    if (!rows.empty()) {
+      read.rows = read.rows.empty() || read.rows == rows ? rows : "zeros";
+    }
     return;
   }
   if (n.reads.size() < kMaxReported) {
@@ -134,7 +142,7 @@ void note_read(const std::string& operation, Learned learned, const std::string&
                                             : "the simulated GPU did not compute",
                  operation.c_str());
   }
-  n.reads.push_back({std::move(place), operation, 1, learned, n.read_count, where});
+  n.reads.push_back({std::move(place), operation, 1, learned, n.read_count, where, rows});
 }
 
 void use_as_integers(int change) { as_integers += change; }

@@ -28,6 +28,10 @@ struct Read {
   Learned learned = Learned::kFloat;
   std::uint64_t last = 0;  // the number of its last read, counted over all places from 1
   std::string reached;     // where the program took a floating-point number, as of reached()
+  // Of sizes: "fewest" or "most", if all of them were as small or as large as they can be, and "zeros"
+  // for others, which zeros gave. The same of integers and booleans that follow from masks, if all
+  // were zeros or not. Else empty.
+  std::string rows;
 };
 
 struct Failure {
@@ -44,8 +48,10 @@ void set_float_uses(pybind11::function reached);
 
 // Records that an operator read uncomputed values for the program. Prints each place once to
 // stderr. A place has the most consequential of what was learned in it: the last enumerator. `where`
-// is the result of reached(); of a place the first that is not empty is kept.
-void note_read(const std::string& operation, Learned learned, const std::string& where = {});
+// is the result of reached(); of a place the first that is not empty is kept. `rows` is as in `Read`;
+// those of a place that differ make "zeros".
+void note_read(const std::string& operation, Learned learned, const std::string& where = {},
+               const std::string& rows = {});
 // Between these calls (1 and -1) the thread turns the numbers that it reads into integers or branches.
 void use_as_integers(int change);
 // The condition, index or size that the number reaches which the program's innermost line reads now,

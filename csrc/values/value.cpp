@@ -52,6 +52,19 @@ Graph& graph() {
   return *instance;
 }
 
+// Which bytes were read that follow from masks since `take_mask_reads`.
+std::atomic<bool> any_zeros = false;
+std::atomic<bool> any_others = false;
+
+void note_mask_bytes(const at::Tensor& computed) {
+  constexpr std::size_t kMostTested = 4096;
+  const auto* const bytes = static_cast<const std::byte*>(computed.const_data_ptr());
+  const std::size_t tested = std::min(computed.nbytes(), kMostTested);
+  const bool is_zeros =
+      std::all_of(bytes, bytes + tested, [](std::byte byte) { return byte == std::byte{0}; });
+  (is_zeros ? any_zeros : any_others).store(true, std::memory_order_relaxed);
+}
+
 std::size_t most_bytes() {
   static const std::size_t most = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) *
                                   static_cast<std::size_t>(sysconf(_SC_PAGE_SIZE)) / 2;
@@ -75,6 +88,8 @@ Recipe::Recipe() : number_(graph().next_number++) {
 Recipe::Recipe(HostOperator host) : Recipe() { host_.emplace(std::move(host)); }
 
 Recipe::Recipe(DrawnPositions positions) : Recipe() { positions_.emplace(std::move(positions)); }
+
+Recipe::Recipe(bool mask) : Recipe() { mask_ = mask; }
 
 Recipe::~Recipe() { stop_waiting(); }
 
@@ -151,7 +166,7 @@ bool Recipe::is_repeatable() const {
                   [](const Value* value) { return value->under_.has_value(); })) {
     return false;
   }
-  return positions_ ? !positions_->from.lows : !host_->has_inputs();
+  return positions_ ? !positions_->from.lows : mask_ || !host_->has_inputs();
 }
 
 std::size_t Recipe::cost() const {
@@ -173,7 +188,7 @@ bool Recipe::run() {
     }
   }
   g.computed += 1;
-  return positions_ || host_->run();
+  return positions_ || mask_ || host_->run();
 }
 
 void Recipe::run_alone() {
@@ -187,13 +202,14 @@ void Recipe::run_alone() {
   std::vector<std::optional<at::Tensor>> results(values.size());
   for (std::size_t i = 0; ran && i < values.size(); ++i) {
     const Value::Slot& slot = *values[i]->slot_;
-    results[i] =
-        positions_ ? positions_->draw() : host_->value(slot.of_argument, slot.place, slot.in_list);
+    results[i] = positions_ ? positions_->draw()
+                 : mask_    ? at::full(slot.layout.sizes(), *mask_, at::kBool)
+                            : host_->value(slot.of_argument, slot.place, slot.in_list);
   }
   // Before the results are laid out: then only these hold what is under them, and may write to it.
   if (host_) {
     host_->clear(!again);
-  } else if (!again) {
+  } else if (positions_ && !again) {
     positions_->from.lows.reset();
   }
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -317,6 +333,9 @@ void Value::drop() {
 
 const void* Value::bytes_of(ferro_sim_contents* self) {
   const at::Tensor& computed = static_cast<Value*>(self)->compute();
+  if (self->origin.of_masks == FERRO_SIM_OF_MASKS && computed.defined()) {
+    note_mask_bytes(computed);
+  }
   return computed.defined() ? computed.const_data_ptr() : nullptr;
 }
 
@@ -348,6 +367,11 @@ ValueRef::~ValueRef() {
   if (value_ != nullptr) {
     gpu().release(value_);
   }
+}
+
+const char* take_mask_reads() {
+  const bool zeros = any_zeros.exchange(false);
+  return any_others.exchange(false) ? "zeros" : zeros ? "fewest" : "";
 }
 
 ValueCounts value_counts() {

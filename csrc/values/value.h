@@ -47,6 +47,8 @@ class Recipe {
  public:
   explicit Recipe(HostOperator host);
   explicit Recipe(DrawnPositions positions);
+  // Of a mask that is the same everywhere.
+  explicit Recipe(bool mask);
   ~Recipe();
   Recipe(const Recipe&) = delete;
   Recipe& operator=(const Recipe&) = delete;
@@ -71,6 +73,7 @@ class Recipe {
   std::uint64_t visited_ = 0;
   std::optional<HostOperator> host_;
   std::optional<DrawnPositions> positions_;
+  std::optional<bool> mask_;
   c10::SmallVector<Value*, 2> values_;  // that are not computed
   std::optional<std::list<Recipe*>::iterator> waiting_;
 };
@@ -145,6 +148,11 @@ struct ValueCounts {
   std::uint64_t bytes = 0;     // of computed values
 };
 ValueCounts value_counts();
+
+// Which bytes were read, since the last call, of values that are unknown and follow from masks of
+// unknown numbers: "fewest" for zeros, as of the sum of a mask that is false everywhere, and "zeros" for
+// others, which the assumption that unknown numbers are zeros gave. Empty if none were read.
+const char* take_mask_reads();
 
 // Values that are alive when the process ends are leaked: the libraries that free them may have
 // ended before the machine.

@@ -18,12 +18,17 @@ from ferro_alloc.sim._missing import MOST_NAMED, times
 Result = dict[str, Any]
 
 ROWS_VARIABLE = "FERRO_ALLOC_SIM_ROWS"
-"""The assumption about sizes that depend on unknown values; read by csrc/values."""
-ROWS = ("none", "all")
-"""Its values: as few rows as possible (`unique` of some elements has one), or as many."""
+"""The assumption about masks and sizes that depend on unknown values; read by csrc/values."""
+ROWS = ("zeros", "none", "all")
+"""Its values: masks of unknown numbers, and the rows that follow from them, are those of zeros, or
+masks are false everywhere and rows as few as possible, or masks are true and rows as many."""
+ALONE = "-alone"
+"""Behind "none" and "all": only rows are assumed, and masks are those of zeros."""
 OTHERWISE = "so it may have ended earlier or taken another way than on a card, or used less memory"
 OR_FITS = "so it may have taken another way than on a card, where it may need less memory"
 """What is unsure of a program that fits, and of one that ran out of memory."""
+AMOUNTS = {"fewest": "as few rows as possible", "most": "as many rows as possible"}
+"""Of sizes that are not those of zeros, or are extremes of what there can be."""
 STRENGTH = ("size", "integer", "drawn")
 """What makes a verdict unsure, the most consequential first."""
 
@@ -37,6 +42,7 @@ def uncomputed() -> list[Result]:
             "learned": read.learned,
             "reached": read.reached,
             "count": read.count,
+            "rows": read.rows,
         }
         for read in sim.uncomputed_reads()
     ]
@@ -54,6 +60,24 @@ def has_sizes(result: Result) -> bool:
     return any(read["learned"] == "size" for read in result["uncomputed"])
 
 
+def may_have_more_rows(result: Result) -> bool:
+    """Whether another assumption gives more rows, or other masks that the program asked for."""
+    return bool(_rows(result) & {"fewest", "zeros"})
+
+
+def may_have_fewer_rows(result: Result) -> bool:
+    return bool(_rows(result) & {"most", "zeros"})
+
+
+def _rows(result: Result) -> set[str]:
+    """Those of sizes, and of integers and booleans that decide something."""
+    return {
+        read["rows"]
+        for read in result["uncomputed"]
+        if read["learned"] == "size" or (read["learned"] == "integer" and read["reached"])
+    }
+
+
 def is_sure(result: Result) -> bool:
     """Whether neither a size nor a branch depended on values that were not computed."""
     reads = result["uncomputed"]
@@ -61,11 +85,11 @@ def is_sure(result: Result) -> bool:
 
 
 def lacks_surely(result: Result) -> bool:
-    """Whether a program that ran out of memory would do so with every value: it made the smallest
-    assumption about sizes, and no branch depended on uncomputed values."""
-    harmless = ("float",) if result["rows"] == "all" else ("float", "size")
+    """Whether a program that ran out of memory would do so with every value: all sizes were the
+    smallest possible, and no branch depended on uncomputed values."""
     return bool(result["values"]) and all(
-        read["learned"] in harmless for read in result["uncomputed"]
+        read["learned"] == "float" or (read["learned"] == "size" and read["rows"] == "fewest")
+        for read in result["uncomputed"]
     )
 
 
@@ -111,16 +135,18 @@ def _strongest(result: Result) -> list[Result]:
         first = found.setdefault(read["place"], {**read, "count": 0})
         if first["learned"] == read["learned"]:
             first["count"] += read["count"]
+            first["rows"] = first["rows"] if first["rows"] in ("", read["rows"]) else "zeros"
             first["reached"] = first["reached"] or read["reached"]
     return list(found.values())
 
 
 def _assumed(read: Result, rows: str) -> str:
     if read["learned"] == "size":
-        many = "many" if rows == "all" else "few"
-        return f"the size of a result, with as {many} rows as possible"
+        return f"the size of a result, with {AMOUNTS.get(read['rows'], 'the rows of zeros')}"
     if read["learned"] == "drawn":
         what = "what follows from choices (argmax, topk, multinomial), drawn at random"
     else:
-        what = "a number or a boolean, computed from zeros"
+        masks = {"none": "false", "all": "true"}.get(rows if read["rows"] else "")
+        of = f"masks that are {masks}" if masks else "zeros"
+        what = f"a number or a boolean, computed from {of}"
     return f"{what}; it reached {read['reached']}" if read["reached"] else what

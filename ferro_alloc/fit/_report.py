@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ferro_alloc._status import size_text
 from ferro_alloc._tables import table
-from ferro_alloc.fit import _certainty
+from ferro_alloc.fit import _certainty, _range
 from ferro_alloc.fit._result import FITTING, RAN_OUT, Result
 from ferro_alloc.fit._stopping import TIME_LIMIT
 from ferro_alloc.sim._missing import times
@@ -79,12 +79,37 @@ def _end(result: Result) -> str:
 
 
 def range_of(result: Result) -> list[str]:
-    """A line about the run with all rows, if there was one."""
-    most = result["all_rows"]
-    if most is None:
-        return []
-    but = "but " if most["verdict"] not in FITTING else ""
-    return [f"  {but}with as many rows as possible it {verdict(most)}"]
+    """Lines about the runs with as many and with as few rows as possible, if there were some."""
+    lines = []
+    for run, amount in zip(_range.EXTRA_RUNS, ("many", "few"), strict=True):
+        found = result[run.key]
+        if found is None:
+            continue
+        amount = f"as {amount} rows as possible"
+        first = found.get("instead_of")
+        if first is not None:
+            lines.append(f"  with {amount} it {early_end(first)}")
+            amount += ", and masks as of zeros,"
+        said = verdict(found) if found["verdict"] in (*FITTING, RAN_OUT) else early_end(found)
+        but = "but " if found["verdict"] in FITTING and result["verdict"] == RAN_OUT else ""
+        but = "but " if found["verdict"] == RAN_OUT and result["verdict"] != RAN_OUT else but
+        lines.append(f"  {but}with {amount} it {said}")
+    return lines
+
+
+def early_end(result: Result) -> str:
+    """How a run with other rows ended that tells nothing about its end on a card."""
+    peak = max(device["peak_in_use_bytes"] for device in result["devices"])
+    place = f" at {result['ended_at']}" if result["ended_at"] else ""
+    if result["partial"] == TIME_LIMIT:
+        why = f"the time limit ended it after {result['seconds']:.0f} s{place}"
+    elif result["partial"]:
+        why = f"it was {result['partial']}{place}"
+    elif result["error"]:
+        why = f"{result['error']}{place}"
+    else:
+        why = f"status {result['program_status']}"
+    return f"ended early, with {size_text(peak)} in use until then ({why})"
 
 
 def lines_of(result: Result) -> list[str]:

@@ -39,6 +39,9 @@ class Outcome:
     """The exception that ended it."""
     stopped: str = ""
     """Why it was ended before its own end: one of `_stopping.STATUS`, or empty."""
+    place: str = ""
+    """The program's innermost line, as in "train.py:12", where an exception or the time limit ended
+    it; or empty."""
 
 
 def result_of(
@@ -50,7 +53,7 @@ def result_of(
     rows: str,
     seconds: float,
 ) -> Result:
-    """`rows` is the assumption of this run, one of `_certainty.ROWS`."""
+    """`rows` is the assumption of this run, one of `_certainty.ROWS`, or with `ALONE`."""
     error = outcome.error
     ran_out = recording.failure_count > 0 or (
         error is not None and OUT_OF_MEMORY in f"{type(error).__name__} {error}".lower()
@@ -66,6 +69,7 @@ def result_of(
         "partial": outcome.stopped,
         "ended_by": "" if ran_out or error is None else _certainty.last_read(),
         "error": "" if error is None else _one_line(error),
+        "ended_at": outcome.place,
         "card": {
             "key": card.key,
             "name": card.name,
@@ -86,6 +90,7 @@ def result_of(
         "uncomputed": _certainty.uncomputed(),
         "rows": rows,
         "all_rows": None,
+        "few_rows": None,
         "not_simulated": sim.not_simulated(),
     }
     result["verdict"], result["exit_status"] = _verdict(result, ran_out, outcome)

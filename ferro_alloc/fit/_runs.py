@@ -17,6 +17,7 @@ from ferro_alloc._status import size_text
 from ferro_alloc._tables import table
 from ferro_alloc.fit import _certainty
 from ferro_alloc.fit._allocators import ALLOCATORS
+from ferro_alloc.fit._range import EXTRA_RUNS
 from ferro_alloc.fit._report import short_by
 from ferro_alloc.fit._result import (
     AS_FAR_AS_KNOWN,
@@ -30,6 +31,8 @@ from ferro_alloc.fit._result import (
 )
 from ferro_alloc.fit._stopping import INTERRUPTED, STATUS, TERMINATED, Stopped
 
+COLUMNS = {"all": "with all rows", "none": "with the fewest rows"}
+"""The heads of the columns of runs with other rows."""
 LAST_LINES = 12
 """Number of stderr lines that are shown for a failed program."""
 PLENTY = 16
@@ -157,7 +160,9 @@ def compare(
             break
         if result["verdict"] == RAN_OUT:
             say(f"it ran out: what would it need under {name}? ...")
-            whole = child.run("--allocator", name, "--memory", f"{PLENTY * memory}b")
+            # Without further runs, unless the command chose the rows.
+            rows = [] if any(o.startswith("--rows=") for o in child.options) else ["--rows=zeros"]
+            whole = child.run("--allocator", name, "--memory", f"{PLENTY * memory}b", *rows)
             if whole["verdict"] in FITTING:
                 result["needs_bytes"] = _peaks(whole)["peak_in_use_bytes"]
     verdicts = [run["verdict"] for run in runs]
@@ -180,8 +185,8 @@ def comparison(result: Result) -> list[str]:
     runs = result["runs"]
     card = runs[0]["card"]
     head = ("allocator", "verdict", "peak reserved", "peak in use", "room")
-    has_range = any(run["all_rows"] for run in runs)
-    rows = [(*head, "with all rows") if has_range else head]
+    extra = [run for run in EXTRA_RUNS if any(result[run.key] for result in runs)]
+    rows = [(*head, *(COLUMNS[run.rows] for run in extra))]
     for run in runs:
         verdict, room = _outcome(run)
         peaks = _peaks(run)
@@ -192,7 +197,7 @@ def comparison(result: Result) -> list[str]:
             size_text(peaks["peak_in_use_bytes"]),
         )
         row = (run["allocator"], verdict, reserved, used, room)
-        rows.append((*row, _with_all_rows(run)) if has_range else row)
+        rows.append((*row, *(_with_rows(run[other.key]) for other in extra)))
     lines = ["", f"simulated {card['name']}, {size_text(card['memory_bytes'])}", *table(rows)]
     fits = [run["allocator"] for run in runs if run["verdict"] == FITS]
     known = [run["allocator"] for run in runs if run["verdict"] == AS_FAR_AS_KNOWN]
@@ -211,11 +216,15 @@ def comparison(result: Result) -> list[str]:
     return lines + [line for run in runs for line in _said(run)]
 
 
-def _with_all_rows(result: Result) -> str:
-    most = result["all_rows"]
-    if most is None:
+def _with_rows(result: Result | None) -> str:
+    """The cell of a run with other rows."""
+    if result is None:
         return ""
-    return f"{_outcome(most)[0]}, {size_text(_peaks(most)['peak_in_use_bytes'])} in use"
+    used = size_text(_peaks(result)["peak_in_use_bytes"])
+    if result["verdict"] == UNKNOWN:
+        return f"ended early, {used} in use until then"
+    of_zeros = ", masks as of zeros" if result.get("instead_of") else ""
+    return f"{_outcome(result)[0]}, {used} in use{of_zeros}"
 
 
 def _said(result: Result) -> list[str]:

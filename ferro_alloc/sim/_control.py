@@ -57,6 +57,10 @@ class UncomputedRead:
     """The condition, index or size in the program's source that a number of it reaches, as in
     "the condition at train.py:8"; of a floating-point number also its conversion to an integer.
     Empty if there is none."""
+    rows: str = ""
+    """Of sizes: "fewest" or "most", if all of them were the smallest or the largest possible ones,
+    and "zeros" for others, which zeros gave; empty if only one size was possible. Of integers and
+    booleans that follow from masks of unknown numbers: "fewest" if all were zeros, else "zeros"."""
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,8 @@ struct ferro_sim_contents_kind {
   size_t (*computed)(struct ferro_sim_contents* self);
 };
 
+enum { FERRO_SIM_OF_MASKS = 1, FERRO_SIM_OF_KNOWN = 3 }; /* both have the first one's bit */
+
 /* What is known about contents without their bytes. */
 struct ferro_sim_origin {
   /* Equal for equal contents, also in another run or process whose operators were equal. 0: it is
@@ -47,6 +49,10 @@ struct ferro_sim_origin {
   uint8_t has_lows;
   /* All are 0 or more, and those that nothing set to 0 are more. */
   uint8_t is_positive;
+  /* FERRO_SIM_OF_MASKS: those that are unknown are masks of unknown numbers, or follow from such masks
+   * and from known data alone, and so their contents agree with each other. FERRO_SIM_OF_KNOWN: none
+   * is unknown. 0: neither is so, or is said. */
+  uint8_t of_masks;
 };
 
 struct ferro_sim_contents {

@@ -94,7 +94,8 @@ class Knowledge {
       return certainty == other.certainty && origin.identity == other.origin.identity &&
              origin.infinities == other.origin.infinities &&
              origin.has_lows == other.origin.has_lows &&
-             origin.is_positive == other.origin.is_positive;
+             origin.is_positive == other.origin.is_positive &&
+             origin.of_masks == other.origin.of_masks;
     }
   };
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from ferro_alloc import _simulate
 from ferro_alloc.fit import _certainty, _runs
 from tests.programs import Completed
 from tests.python.commands import command
@@ -43,7 +42,8 @@ def test_the_range_of_a_size_that_depends_on_unknown_values(simulate: Simulate) 
     done, result = simulate(MASKS)
     assert done.returncode == 13, done.stderr
     assert done.stdout == "0\n"
-    assert (result["verdict"], result["rows"]) == ("fits as far as known", "none")
+    assert (result["verdict"], result["rows"]) == ("fits as far as known", "zeros")
+    assert result["few_rows"] is None
     assert learned(result)[PLACE] == "size"
     most = result["all_rows"]
     assert (most["verdict"], most["rows"]) == ("fits as far as known", "all")
@@ -65,11 +65,11 @@ def test_it_may_fit_only_with_few_rows(simulate: Simulate) -> None:
     assert said in done.stderr
 
 
-@pytest.mark.parametrize(("rows", "count"), [("none", 0), ("all", 2048)])
+@pytest.mark.parametrize(("rows", "count"), [("zeros", 0), ("none", 0), ("all", 2048)])
 def test_one_assumption_can_be_chosen(simulate: Simulate, rows: str, count: int) -> None:
     done, result = simulate(MASKS, "--rows", rows)
     assert (done.returncode, done.stdout) == (13, f"{count}\n")
-    assert (result["rows"], result["all_rows"]) == (rows, None)
+    assert (result["rows"], result["all_rows"], result["few_rows"]) == (rows, None, None)
 
 
 SAVED = f"""\
@@ -106,14 +106,18 @@ assert torch.unique(torch.arange(7, device="cuda") // 2).shape == (4,)
 @pytest.mark.parametrize(
     ("rows", "shapes"),
     [
-        ("none", [(1,), (1,), (0, 1), (2048, 1), (1,), (0,)]),
-        ("all", [(2048,), (2,), (2048, 1), (2048, 2048), (2048,), (2048,)]),
+        ("zeros", [(1,), (1,), (0, 1), (2048, 1), (1,), (2048,)]),
+        ("none", [(1,), (1,), (0, 1), (2048, 1), (1,), (2048,)]),
+        ("all", [(2048,), (2,), (2048, 1), (2048, 2048), (2048,), (0,)]),
+        ("none-alone", [(1,), (1,), (0, 1), (2048, 1), (1,), (0,)]),
+        ("all-alone", [(2048,), (2,), (2048, 1), (2048, 2048), (2048,), (2048,)]),
     ],
 )
 def test_assumed_sizes_of_operators(
     simulate: Simulate, rows: str, shapes: list[tuple[int, ...]]
 ) -> None:
-    done, _ = simulate(SIZED, "--rows", rows)
+    rows, _, alone = rows.partition("-")
+    done, _ = simulate(SIZED, "--rows", rows, *(["--rows-alone"] if alone else []))
     assert done.stdout == f"{shapes}\n", done.stderr
 
 
@@ -151,7 +155,7 @@ LENGTHS = f"{UNKNOWN}\ncount = int((unknown > 3).sum())\nprint(torch.zeros(count
 def test_integers_and_booleans_qualify_a_verdict(
     simulate: Simulate, program: str, reached: str
 ) -> None:
-    done, result = simulate(program)
+    done, result = simulate(program, "--rows", "zeros")
     assert done.returncode == 13, done.stderr
     assert result["verdict"] == "fits as far as known"
     assert learned(result) == {"train.py:5": "integer"}
@@ -237,17 +241,24 @@ def test_the_rows_of_experts_are_those_of_a_draw(simulate: Simulate) -> None:
 
 ROUTES_AND_MASKS = f"""\
 {ROUTES}
-print(len(tokens[(experts[:, 0] == 0) & (logits[:, 0] > 0)]))
+first = experts[:, 0] == 0
+found = len(tokens[first & (logits[:, 0] > 0)])
+print(found, int(first.sum()))
 """
 
 
-@pytest.mark.parametrize(("rows", "count"), [("none", 0), ("all", 4096)])
-def test_unknown_values_beside_drawn_choices(simulate: Simulate, rows: str, count: int) -> None:
+@pytest.mark.parametrize("rows", ["zeros", "none", "all"])
+def test_unknown_values_beside_drawn_choices(simulate: Simulate, rows: str) -> None:
     done, result = simulate(ROUTES_AND_MASKS, "--rows", rows)
-    assert done.stdout == f"8192 True True True\n{count}\n", done.stderr
-    assert learned(result) == {"train.py:7": "drawn", "train.py:11": "size"}
+    routes, masked = done.stdout.splitlines()
+    assert routes == "8192 True True True", done.stderr
+    found, first = map(int, masked.split())
+    assert 400 < first < 620
+    assert found == (first if rows == "all" else 0)
+    assert learned(result) == {"train.py:7": "drawn", "train.py:12": "size", "train.py:13": "drawn"}
     assert f"train.py:7 (8 times): {CHOICE}" in done.stderr
-    assert "train.py:11 (once): the size of a result, with as " in done.stderr
+    amount = "the rows of zeros" if rows == "all" else "as few rows as possible"
+    assert f"train.py:12 (once): the size of a result, with {amount}" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -482,10 +493,18 @@ def run_of(verdict: str, *, learned: str = "float", most: Result | None = None) 
         "exit_status": {"fits": 0, "fits as far as known": 13}.get(verdict, 12),
         "program_status": 0,
         "uncomputed": [
-            {"place": "a.py:1", "operator": "f", "learned": learned, "count": 2, "reached": ""}
+            {
+                "place": "a.py:1",
+                "operator": "f",
+                "learned": learned,
+                "count": 2,
+                "reached": "",
+                "rows": "fewest" if learned == "size" else "",
+            }
         ],
         "out_of_memory": None if fits else {"requested_bytes": GIB, "device_free_bytes": 0},
         "all_rows": most,
+        "few_rows": None,
         "devices": [{"peak_in_use_bytes": GIB, "spare_bytes": 7 * GIB, "peak_reserved_bytes": GIB}],
     }
 
@@ -538,25 +557,12 @@ def test_the_largest_value_must_fit_with_all_rows(monkeypatch: pytest.MonkeyPatc
     assert "does not fit with all rows" in text
 
 
-def test_the_run_with_all_rows_may_take_ten_times_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = []
-
-    def run(child: _runs.Child, *options: str) -> dict[str, Any]:
-        limits.extend(option for option in options if option.startswith("--time-limit"))
-        return {}
-
-    monkeypatch.setattr(_runs.Child, "run", run)
-    result = run_of("fits as far as known", learned="size")
-    for seconds, limit in ((1.0, None), (20.0, None), (20.0, 150.0)):
-        ended = {**result, "partial": "", "seconds": seconds}
-        _simulate._run_with_all_rows(_runs.Child([], ["train.py"]), ended, limit)
-    assert limits == ["--time-limit=60.0", "--time-limit=200.0", "--time-limit=150.0"]
-
-
 def test_running_out_is_certain_only_with_the_smallest_sizes() -> None:
     result = run_of("does not fit", learned="size")
     assert _certainty.lacks_surely(result)
-    assert not _certainty.lacks_surely({**result, "rows": "all"})
+    for rows in ("most", "zeros", ""):
+        (read,) = result["uncomputed"]
+        assert not _certainty.lacks_surely({**result, "uncomputed": [{**read, "rows": rows}]})
     for learned in ("integer", "drawn"):
         assert not _certainty.lacks_surely(run_of("does not fit", learned=learned))
 

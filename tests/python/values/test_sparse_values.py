@@ -68,7 +68,7 @@ def test_sparse_results_are_those_of_the_host(
 
 
 @pytest.mark.parametrize(
-    ("rows", "few", "many"), [(None, 1, 0), ("none", 1, 1), ("all", 1000, 5_000_000)]
+    ("rows", "few", "many"), [(None, 1, 1), ("none", 1, 1), ("all", 1000, 5_000_000)]
 )
 def test_sizes_and_values_that_are_unknown_are_reported(
     run_simulated: RunSimulated,

@@ -1,0 +1,110 @@
+#include "values/assumed_rows.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <string_view>
+
+namespace ferro::values {
+
+using Arguments = c10::ArrayRef<c10::IValue>;
+
+namespace {
+
+// `nms` compares each box with each other one.
+constexpr std::int64_t kMaxBoxes = 8192;
+// The most elements that `unique` and the like sort, though all of them are zeros.
+constexpr std::int64_t kMaxSorted = 1 << 22;
+
+Assumption find_assumption() {
+  const char* const variable = std::getenv("FERRO_ALLOC_SIM_ROWS");
+  const std::string_view rows = variable == nullptr ? "" : variable;
+  return rows == "none"         ? Assumption::kNone
+         : rows == "all"        ? Assumption::kAll
+         : rows == "none-alone" ? Assumption::kNoneAlone
+         : rows == "all-alone"  ? Assumption::kAllAlone
+                                : Assumption::kZeros;
+}
+
+// How many different slices of so many elements there can be.
+std::int64_t most_distinct(const at::Tensor& tensor, std::int64_t elements) {
+  constexpr std::int64_t kMaxBits = 62;
+  const std::int64_t bits =
+      tensor.scalar_type() == at::kBool ? 1 : static_cast<std::int64_t>(tensor.element_size()) * 8;
+  const bool is_few = at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true) &&
+                      elements <= kMaxBits && bits * elements <= kMaxBits;
+  return is_few ? std::int64_t{1} << (bits * elements) : std::numeric_limits<std::int64_t>::max();
+}
+
+bool is_nms(const OperatorTraits& traits) { return traits.name.starts_with("torchvision::"); }
+
+}  // namespace
+
+Assumption assumption() {
+  static const Assumption of_process = find_assumption();
+  return of_process;
+}
+
+std::optional<bool> assumed_mask() {
+  const Assumption rows = assumption();
+  return rows == Assumption::kNone  ? std::optional(false)
+         : rows == Assumption::kAll ? std::optional(true)
+                                    : std::nullopt;
+}
+
+bool sizes_agree_with_masks() {
+  return assumption() != Assumption::kNoneAlone && assumption() != Assumption::kAllAlone;
+}
+
+std::int64_t RowRange::assumed() const {
+  switch (assumption()) {
+    case Assumption::kNone:
+    case Assumption::kNoneAlone:
+      return fewest;
+    case Assumption::kAll:
+    case Assumption::kAllAlone:
+      return most;
+    case Assumption::kZeros:
+      break;
+  }
+  return of_zeros;
+}
+
+std::optional<std::int64_t> unique_dimension(const OperatorTraits& traits, Arguments arguments) {
+  const bool along = traits.unique_along && arguments[0].toTensor().dim() > 0;
+  return along ? arguments[*traits.unique_along].toOptional<std::int64_t>() : std::nullopt;
+}
+
+RowRange range_of_rows(const OperatorTraits& traits, Arguments arguments) {
+  const at::Tensor& input = arguments[0].toTensor();
+  const bool unique = traits.name.starts_with("aten::_unique") ||
+                      traits.name.starts_with("aten::unique") ||
+                      (traits.sizes_columns && traits.name != "aten::index_select");
+  const std::optional<std::int64_t> along = unique_dimension(traits, arguments);
+  std::int64_t most = along                  ? input.size(*along)
+                      : is_nms(traits)       ? input.size(0)
+                      : traits.sizes_columns ? input.size(1)
+                                             : input.numel();
+  if (traits.name.starts_with("aten::_unique") || traits.name.starts_with("aten::unique_dim.") ||
+      traits.name == "aten::unique_dim") {
+    const std::int64_t of_slice = along ? input.numel() / std::max<std::int64_t>(most, 1) : 1;
+    most = std::min(most, most_distinct(input, of_slice));
+  }
+  const std::int64_t one = std::min<std::int64_t>(most, 1);
+  // Of booleans the device counts the true ones: with one there are two values, with none one.
+  if (traits.name.starts_with("aten::_unique") && input.scalar_type() == at::kBool) {
+    return {0, one, 0};
+  }
+  // Of some boxes the best one stays. Boxes without an area do not overlap.
+  return {unique || is_nms(traits) ? one : 0, most, is_nms(traits) ? most : unique ? one : 0};
+}
+
+bool is_costly_with_zeros(const OperatorTraits& traits, Arguments arguments) {
+  const at::Tensor& input = arguments[0].toTensor();
+  return is_nms(traits) ? input.size(0) > kMaxBoxes
+                        : traits.name != "aten::nonzero" && input.numel() > kMaxSorted;
+}
+
+}  // namespace ferro::values

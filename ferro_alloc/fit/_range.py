@@ -1,0 +1,73 @@
+"""Runs of a program with as many and with as few rows as possible, after one with those of zeros.
+
+They show in which range its memory lies if masks of unknown numbers are true, or false. Their ends
+are not the program's: with such masks a check that always holds may fail, and a loop may not end.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ferro_alloc._errors import FerroError
+from ferro_alloc.fit import _certainty
+from ferro_alloc.fit._result import RAN_OUT, UNKNOWN, Result
+from ferro_alloc.fit._stopping import TIME_LIMIT
+
+
+@dataclass(frozen=True)
+class ExtraRun:
+    """One of these runs. Its time limit is `times` that of the first run, and at least `least`."""
+
+    key: str
+    """Of its result, in that of the first run."""
+    rows: str
+    """One of `_certainty.ROWS`."""
+    is_needed: Callable[[Result], bool]
+    """Whether it differs from the first run."""
+    times: float
+    least: float
+
+    def time_limit(self, first: Result, of_command: float | None) -> float:
+        """In seconds."""
+        own = max(self.least, self.times * float(first["seconds"]))
+        return own if of_command is None else min(own, of_command)
+
+
+EXTRA_RUNS = (
+    ExtraRun("all_rows", "all", _certainty.may_have_more_rows, 10, 60),
+    # With fewer rows a program has less to do.
+    ExtraRun("few_rows", "none", _certainty.may_have_fewer_rows, 2, 30),
+)
+
+
+def add_range(
+    run: Callable[..., Result],
+    first: Result,
+    time_limit: float | None,
+    say: Callable[[str], None],
+) -> None:
+    """Runs the program again with other rows, where that differs from the first run, and adds the
+    results to its own. `run` takes options and raises `FerroError` without a result. `time_limit`
+    is the command's."""
+    if first["partial"]:
+        return
+    for extra in EXTRA_RUNS:
+        if not extra.is_needed(first) or (extra.rows == "all" and first["verdict"] == RAN_OUT):
+            continue
+        amount = "many" if extra.rows == "all" else "few"
+        say(f"rows depended on unknown values: running again with as {amount} as possible ...")
+        options = [f"--rows={extra.rows}", f"--time-limit={extra.time_limit(first, time_limit)}"]
+        try:
+            found = run(*options)
+            if _ended_early(found) and _certainty.has_sizes(first):
+                say("that run ended early: again, with masks as of zeros ...")
+                found = {**run(*options, "--rows-alone"), "instead_of": found}
+            first[extra.key] = found
+        except FerroError as error:
+            print(f"ferro_alloc: {error}", file=sys.stderr)
+
+
+def _ended_early(result: Result) -> bool:
+    return result["verdict"] == UNKNOWN and result["partial"] in ("", TIME_LIMIT)
