@@ -21,7 +21,7 @@ from ferro_alloc._status import size_text
 from ferro_alloc.fit import _allocators, _certainty
 from ferro_alloc.fit._page import load_views, save_views, views_of, write_page
 from ferro_alloc.fit._progress import Progress
-from ferro_alloc.fit._range import add_range
+from ferro_alloc.fit._range import EXTRA_RUNS, add_range
 from ferro_alloc.fit._recording import Recording
 from ferro_alloc.fit._report import lines_of
 from ferro_alloc.fit._result import (
@@ -119,6 +119,8 @@ def parser() -> argparse.ArgumentParser:
     )
     # For such a run that ended early: only the rows are assumed.
     parser.add_argument("--rows-alone", action="store_true", help=argparse.SUPPRESS)
+    # For the tries of --what-if, which must fit with all rows.
+    parser.add_argument("--no-few-rows", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument(
         "--time-limit",
         type=float,
@@ -198,7 +200,8 @@ def main(argv: list[str]) -> int:
 
     def conclude(result: Result, recording: Recording) -> int:
         if parsed.rows == "both":
-            add_range(again.run, result, parsed.time_limit, say)
+            extra = EXTRA_RUNS[:1] if parsed.no_few_rows else EXTRA_RUNS
+            add_range(again.run, result, parsed.time_limit, say, extra)
         lines = [*lines_of(result), *_others(result)]
         if parsed.report is not None:
             title = f"GPU memory on a simulated {card.name}, {result['allocator']}"

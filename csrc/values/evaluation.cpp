@@ -73,12 +73,12 @@ struct Facts {
   std::uint64_t identity = 0;  // of the call on these inputs
   // Of the results, except for their identities.
   ferro_sim_origin origin = {0, FERRO_SIM_KNOWN, 0, 0, 0};
-  bool tells_lows = false;   // the results are unknown, and which of them are low is not
-  bool differs = false;      // the elements of its lists are not equally certain
-  bool in_part = false;      // the results are unknown, except for some of their elements
-  bool of_masks = false;     // the unknown inputs follow from masks and known data alone
-  bool asks_truth = false;   // of unknown numbers, and these do not
-  bool is_part = false;      // of another operator
+  bool tells_lows = false;  // the results are unknown, and which of them are low is not
+  bool differs = false;     // the elements of its lists are not equally certain
+  bool in_part = false;     // the results are unknown, except for some of their elements
+  bool of_masks = false;    // the unknown inputs follow from masks and known data alone
+  bool asks_truth = false;  // of unknown numbers, and these do not
+  bool is_part = false;     // of another operator
 };
 
 // Queued work of an evaluation, of which each turn holds a reference.

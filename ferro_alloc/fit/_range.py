@@ -7,7 +7,7 @@ are not the program's: with such masks a check that always holds may fail, and a
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ferro_alloc._errors import FerroError
@@ -47,13 +47,14 @@ def add_range(
     first: Result,
     time_limit: float | None,
     say: Callable[[str], None],
+    extra_runs: Sequence[ExtraRun] = EXTRA_RUNS,
 ) -> None:
     """Runs the program again with other rows, where that differs from the first run, and adds the
     results to its own. `run` takes options and raises `FerroError` without a result. `time_limit`
     is the command's."""
     if first["partial"]:
         return
-    for extra in EXTRA_RUNS:
+    for extra in extra_runs:
         if not extra.is_needed(first) or (extra.rows == "all" and first["verdict"] == RAN_OUT):
             continue
         amount = "many" if extra.rows == "all" else "few"

@@ -274,7 +274,9 @@ class Place:
 
     def run(self, child: Child, value: int) -> Result:
         environ = {self.name: str(value)} if self.word is None else {}
-        return Child(child.options, self.put(child.program, value)).run(environ=environ)
+        return Child(child.options, self.put(child.program, value)).run(
+            "--no-few-rows", environ=environ
+        )
 
 
 def _plain(name: str) -> str:

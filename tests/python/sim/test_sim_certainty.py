@@ -543,7 +543,8 @@ def test_a_comparison_names_drawn_choices(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_largest_value_must_fit_with_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(self: _runs.Child, **options: Any) -> Result:
+    def run(self: _runs.Child, *words: str, **options: Any) -> Result:
+        assert words == ("--no-few-rows",)
         value = int(self.program[-1])
         most = run_of("does not fit" if value > 5 else "fits as far as known", learned="size")
         return run_of("fits as far as known", learned="size", most=most)

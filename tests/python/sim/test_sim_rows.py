@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ferro_alloc.fit import _range, _runs
+from ferro_alloc.fit import _range
 from tests.python.sim.conftest import Result, Simulate
 
 MIB = 1 << 20
@@ -304,17 +304,3 @@ def test_what_replaces_a_run_that_ended_early() -> None:
     assert (len(options), first["all_rows"]) == (1, early)
     interrupted = result_of("unknown", partial="interrupted")
     assert len(runs_of(result_of("fits"), None, interrupted)[1]) == 1
-
-
-def test_the_largest_value_must_fit_with_masks_of_zeros_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def run(self: _runs.Child, **options: Any) -> Result:
-        value = int(self.program[-1])
-        most = result_of("does not fit" if value > 5 else "fits as far as known")
-        return result_of("fits as far as known", all_rows=most, exit_status=13)
-
-    monkeypatch.setattr(_runs.Child, "run", run)
-    question = _runs.Question("batch", 1, 64)
-    answer = _runs.what_if(_runs.Child([], ["train.py", "--batch", "4"]), question)
-    assert (answer["largest"], answer["exit_status"]) == (5, 13)
