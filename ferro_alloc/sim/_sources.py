@@ -27,8 +27,8 @@ class Source:
 
     def __init__(self, tree: ast.Module, file: str, module: object) -> None:
         self.tree = tree
-        self._file = file
-        self._module = module
+        self.file = file
+        self.module = module
         self.is_of_program = is_of_program(file)
         self.parents: dict[ast.AST, ast.AST] = {}
         self.loads: defaultdict[str, list[ast.expr]] = defaultdict(list)
@@ -118,13 +118,13 @@ class Source:
 
     def place(self, node: ast.AST) -> str:
         """The line of a node, as in "train.py:8"."""
-        return f"{Path(self._file).name}:{getattr(node, 'lineno', 0)}"
+        return f"{Path(self.file).name}:{getattr(node, 'lineno', 0)}"
 
     def variable(self, name: str) -> object:
         """What the module binds to the name now, or None."""
-        module = sys.modules.get(self._module) if isinstance(self._module, str) else None
+        module = sys.modules.get(self.module) if isinstance(self.module, str) else None
         variables = getattr(module, "__dict__", {})
-        return variables.get(name) if variables.get("__file__") == self._file else None
+        return variables.get(name) if variables.get("__file__") == self.file else None
 
     def at(self, position: Position) -> ast.AST | None:
         """The expression that an instruction of this position evaluates."""
@@ -137,6 +137,10 @@ class Source:
             case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
                 return node.generators[0].iter
         return node
+
+    def spanning(self, position: Position) -> ast.AST | None:
+        """The expression that has exactly this position."""
+        return self._at.get(position)
 
     def around(self, node: ast.AST | None, end: ast.AST | None = None) -> Iterator[ast.AST]:
         """The node and those around it, within `end`."""

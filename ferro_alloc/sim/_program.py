@@ -1,0 +1,217 @@
+"""What the texts of all loaded files of a program contain: the means by which Python code reaches a
+variable, an attribute or a function without naming it in the usual way.
+
+Texts are searched, comments included, for to parse all files would take too long. A text that is
+found without need only makes a verdict unsure.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import linecache
+import re
+import sys
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
+
+from ferro_alloc.sim._sources import Source, is_of_program, source_of
+
+REFLECTS = re.compile(
+    r"(?<![.\w])(?<!def )(?:exec|eval|locals|globals)\s*\(|(?<![.\w])vars\(\s*\)|__globals__"
+    r"|\b(?:builtins|__builtins__|_getframe|currentframe|getouterframes|f_locals|f_globals)\b"
+    r"|\binspect\.(?:stack|trace|getinnerframes)|\b(?:settrace|setprofile)\b|sys\.monitoring"
+    r"|\b(?:import_module|__import__|spec_from\w*|exec_module|run_path|run_module|load_source)\b"
+    r"|sys\.modules|import\s+__main__|from\s+__main__|\bmonkeypatch\b|\bmock\b|__code__"
+    r"|__closure__|cell_contents|get_referrers|get_referents|get_objects"
+    r"|__torch_function__|__torch_dispatch__|\bTorch(?:Function|Dispatch)Mode\b"
+    r"|__array_function__|__array_ufunc__|\binstantiate\b|\bpydoc\b"
+)
+OPERATORS = re.compile(
+    r"def\s+__[ri]?(?:add|sub|mul|truediv|floordiv|div|mod|pow|and|or|xor|lt|le|gt|ge|eq|ne|matmul"
+    r"|contains|radd|hash|round|abs|neg|bool|index|int|float|array\w*)__|total_ordering"
+    r"|__[ri]?(?:add|sub|mul|truediv|and|or|lt|le|gt|ge|eq|ne|contains)__\s*="
+)
+ATTRIBUTES = re.compile(
+    r"\b(?:attrgetter|methodcaller|asdict|astuple|setattr|delattr)\b|__dict__|\bvars\s*\("
+    r"|__(?:get|set|del)attr\w*__|__getattribute__|__get__|__set__|__set_name__|__slots__"
+    r"|__getstate__|__setstate__|__reduce|\bgetmembers\b|\bdir\s*\("
+)
+GETS_ATTRIBUTE = re.compile(r"\bgetattr\s*\(\s*[\w.]+\s*,\s*[\"'](\w+)[\"']")
+OUTPUT = re.compile(
+    r"\bstd(?:out|err)\s*=[^=]|redirect_std|__stdout__|\bdup2?\s*\(|excepthook|displayhook|\.(?:postfix|desc)\b"
+)
+LOGGING = re.compile(
+    r"def\s+(?:emit|filter|format\w*|handle\w*|makeRecord)\b|addFilter|setLogRecordFactory"
+    r"|(?:Handler|Filter|Formatter|Logger|Adapter)\)\s*:|setLoggerClass|StringIO|getvalue"
+    r"|\.summary\b|get_metric|search_runs|get_run|\bhistory\s*\("
+)
+READS_BACK = re.compile(
+    r"\w*load\w*\(|\bread\w*\(|\bopen\([^,)]*\)|mode=\"r|['\"]r[b+]?['\"]|\breload\b|StringIO"
+    r"|\bget(?:value|buffer|size)\b|\btell\s*\(|\b(?:exists|is_file|is_dir|listdir|glob)\b"
+    r"|\b(?:iterdir|scandir)\b|\bstat\s*\(|os\.walk"
+)
+IMPORTS = re.compile(
+    r"(?:^|[:;])[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n#;]+)"
+    r"|import[ \t]+([^\n#;]+))",
+    re.MULTILINE,
+)
+
+
+class Program:
+    """The loaded files of a program, and those of the frames that run, `frame` and around."""
+
+    def __init__(self, frame: FrameType) -> None:
+        self._variables: dict[str, dict[str, Any]] = {}
+        """Of the modules, by their files."""
+        self._is_twice: set[str] = set()
+        at: FrameType | None = frame
+        while at is not None:
+            self._add(at.f_code.co_filename, at.f_globals)
+            at = at.f_back
+        for module in list(sys.modules.values()):
+            file = module.__dict__.get("__file__") if type(module) is ModuleType else None
+            if isinstance(file, str):
+                self._add(file, module.__dict__)
+        self._texts = {
+            file: "".join(linecache.getlines(file, variables))
+            for file, variables in self._variables.items()
+        }
+
+    def _add(self, file: str, variables: dict[str, Any]) -> None:
+        if is_of_program(file) and self._variables.setdefault(file, variables) is not variables:
+            self._is_twice.add(file)
+
+    def is_as(self, other: Program) -> bool:
+        """Has it the same files?"""
+        return self._texts == other._texts and self._is_twice == other._is_twice
+
+    def is_main(self, source: Source) -> bool:
+        """Is it the file that was started, which no other module imports?"""
+        return source.module == "__main__" and source.file not in self._is_twice
+
+    def sources(self, word: str) -> Iterator[Source | None]:
+        """The files that contain a word; None for one that cannot be parsed."""
+        pattern = re.compile(rf"\b{re.escape(word)}\b")
+        for file, text in self._texts.items():
+            if pattern.search(text):
+                yield source_of(file, self._variables[file])
+
+    def _has(self, pattern: re.Pattern[str] | str) -> bool:
+        found = re.compile(pattern, re.MULTILINE) if isinstance(pattern, str) else pattern
+        return any(found.search(text) for text in self._texts.values())
+
+    @cached_property
+    def reflects(self) -> bool:
+        """May code reach variables and functions without their names, or is a part not loaded?"""
+        is_known = all(self._texts.values())
+        return not is_known or self._has(REFLECTS) or any(self._unloaded())
+
+    @cached_property
+    def has_operators(self) -> bool:
+        """Do objects of the program define what operators do?"""
+        return self._has(OPERATORS)
+
+    @cached_property
+    def changes_output(self) -> bool:
+        """Is what `print` writes to changed?"""
+        return self._has(OUTPUT) or self.defines("write")
+
+    @cached_property
+    def changes_logging(self) -> bool:
+        return self.changes_output or self._has(LOGGING)
+
+    @cached_property
+    def reads_back(self) -> bool:
+        """May it read what it has saved?"""
+        return self._has(READS_BACK) or self.defines("write")
+
+    @cached_property
+    def has_texts(self) -> bool:
+        """Do objects of the program define the texts that show them?"""
+        return self._has(r"def\s+__(?:str|repr|format)__")
+
+    def reaches_attribute(self, name: str) -> bool:
+        """May code load or store an attribute of an object without its name?"""
+        return self._has(rf"\bdef\s+{name}\b|^\s*{name}\s*:") or self.reaches_name(name)
+
+    def reaches_name(self, name: str) -> bool:
+        """May code load an attribute of any object without its name?"""
+        if self._has(ATTRIBUTES):
+            return True
+        for text in self._texts.values():
+            named = GETS_ATTRIBUTE.findall(text)
+            if name in named or len(named) < len(re.findall(r"\bgetattr\b", text)):
+                return True
+        return False
+
+    def defines(self, name: str) -> bool:
+        """Does it have a function of this name, or set an attribute of it?"""
+        return self._has(
+            rf"\bdef\s+{name}\b|(?<!\bself)\.{name}\s*=(?!=)|setattr\s*\([^\n]*[\"']{name}[\"']"
+        )
+
+    def may_define(self, name: str) -> bool:
+        """Does a class or a variable have a function of this name?"""
+        return self.defines(name) or self._has(
+            rf"^\s*{name}\s*(?::[^=\n]+)?=(?!=)|\.{name}\s*=(?!=)"
+        )
+
+    def sets_variable(self, name: str) -> bool:
+        """May a module set the variable of another one?"""
+        return self._has(rf"(?<!\bself)\.{name}\s*=(?!=)|setattr\s*\([^\n]*[\"']{name}[\"']")
+
+    def replaces(self, name: str) -> bool:
+        """May it replace the function of this name by another?"""
+        return self._has(rf"\.{name}\s*=(?!=)|[\"']{name}[\"']|\bsetattr\b|\breload\b")
+
+    def has_class_of(self, name: str) -> bool:
+        """Are classes derived from the class of this name?"""
+        return self._has(rf"class\s+\w+\s*\([^)]*\b{name}\b")
+
+    def _unloaded(self) -> Iterator[bool]:
+        """Of each imported name, whether it is a file of the program that is not loaded yet."""
+        folders = {str(Path(file).parent) for file in self._texts}
+        adds_folders = self._has(r"\bsys\.path\b")
+        folders |= {path or "." for path in sys.path if is_of_program(f"{path}/")}
+        for file, text in self._texts.items():
+            package = self._variables[file].get("__package__")
+            for of, names, modules in IMPORTS.findall(text):
+                if of:
+                    base = _absolute(of, package or "")
+                    wanted = [base, *(f"{base}.{name}" for name in re.findall(r"\w+", names))]
+                else:
+                    wanted = [each.split()[0] for each in modules.split(",") if each.split()]
+                for name in wanted:
+                    yield name not in sys.modules and (
+                        _is_file(name, folders) or (adds_folders and not _is_installed(name))
+                    )
+
+
+def _absolute(name: str, package: str) -> str:
+    """The name of a module that is imported as `..name`."""
+    rest = name.lstrip(".")
+    level = len(name) - len(rest)
+    if not level:
+        return name
+    parts = package.split(".")
+    base = ".".join(parts[: len(parts) - level + 1])
+    return f"{base}.{rest}" if rest else base
+
+
+def _is_installed(module: str) -> bool:
+    top = module.partition(".")[0]
+    if top in sys.modules or top in sys.stdlib_module_names:
+        return True
+    found = importlib.util.find_spec(top)
+    return found is not None and not is_of_program(found.origin or "/")
+
+
+def _is_file(module: str, folders: set[str]) -> bool:
+    path = module.replace(".", "/")
+    return any(
+        Path(folder, f"{path}.py").is_file() or Path(folder, path, "__init__.py").is_file()
+        for folder in folders
+    )

@@ -1,0 +1,565 @@
+"""Where integers that a program reads only reach places that show them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from ferro_alloc.sim import _harmless, _sources
+from ferro_alloc.sim._harmless import is_harmless
+
+METER = """\
+class Meter:
+    def __init__(self):
+        self.sum = 0
+        self.count = 0
+    def put(self, value, n=1):
+        self.sum += value
+        self.count += n
+    def average(self):
+        return self.sum / max(self.count, 1)
+"""
+HARMLESS = [
+    # Printed, logged and saved.
+    "print(w.item())",
+    "n = w.item()\nprint(n)",
+    "n = int(w)\nprint('n', n, sep=' ')",
+    "print(bool(w), float(w))",
+    "print('%d of %d' % (w, 3))",
+    "print('%d' % w)",
+    "print('%d of %d' % (w.item(), 3))",
+    "print(f'{w.item()} {w.item():.3f} {100 * w.item() / 3:>8.2f} %')",
+    "print('{} {:.2f}'.format(w.item(), w.item()))",
+    "print(format(w.item(), '.2f'))",
+    "print('a' + str(w.item()))",
+    "print(', '.join(str(n) for n in w.tolist()))",
+    "print(*w.tolist())",
+    "import sys\nprint(w.item(), file=sys.stderr)\nsys.stdout.write(f'{w.item()}')",
+    "import logging\nlogging.info('n %d', w.item())",
+    "import logging\nlogger = logging.getLogger('x')\nlogger.info('n %d', w.item())",
+    "import json\nprint(json.dumps({'n': w.item()}))",
+    "import json, os\njson.dump({'n': w.item()}, open(os.devnull, 'w'))",
+    "w.item()",
+    "print(w.item(), w.cpu())",
+    "bar.set_postfix(n=w.item())\nbar.set_postfix({'n': w.item()})",
+    "bar.set_description(f'{w.item()}')",
+    "bar.add_scalar('n', w.item(), 3)",
+    # Added up and averaged.
+    "right = 0\nfor _ in range(2): right += w.item()\nprint(right / 2)",
+    "right = total = 0\nfor _ in range(2):\n    right += w.item()\n    total += 3\n"
+    "print(f'{100.0 * right / total:.1f} %')",
+    "right, total = 0, 0\nright += w.item()\nprint(right / max(total, 1))",
+    "a = w.item()\nb = a * 2 - 1\nc = -b // 3\nd = abs(round(c ** 2))\nprint(a, b, c, d % 3)",
+    "n = w.item()\nprint(5 / max(n, 1))",
+    "ns = []\nfor _ in range(2): ns.append(w.item())\nprint(sum(ns) / len(ns), ns[-1], ns[:1])",
+    "ns = [w.item() for _ in range(2)]\nprint(max(ns), min(ns), sorted(ns))",
+    "import numpy as np\nns = []\nns.append(w.item())\nprint(np.mean(ns), np.array(ns).std())",
+    "ns = []\nns.extend(w.tolist())\nfor i, n in enumerate(ns): print(i, n)",
+    "ns = w.tolist()\nfor i in range(len(ns)): print(ns[i])",
+    "for a, b in zip(w.tolist(), [3, 4]): print(a == b)",
+    "print(sum(a == b for a, b in zip(w.tolist(), [3, 4])))",
+    "print(w.item() > 3, not w.item(), w.item() is None)",
+    "x = w.item() == 3\nprint(x)",
+    "n = w.item()\nprint('n' if len('abc') > 2 else n)",
+    "if (n := w.item()) is None: pass\nprint(n)",
+    "print(n := w.item())",
+    # Containers.
+    "h = {'n': [], 'loss': []}\nh['n'].append(w.item())\nfor k, v in h.items(): print(k, v)",
+    "h = {}\nh['n'] = w.item()\nh['n'] += 1\nprint(h['n'], h)\nif h.get('loss'): pass",
+    "h = {'n': w.item(), 'size': 3}\nx = [0] * h['size']\nprint(h['n'])",
+    "h = dict(n=w.item(), size=3)\nx = [0] * h['size']\nprint(h)",
+    "h = {}\nh.update(n=w.item())\nh.update({'m': w.item()})\nprint(h)",
+    "for key in {'n': w.item()}: print([0] * len(key))",
+    "from collections import defaultdict, deque\nh = defaultdict(list)\nd = deque(maxlen=3)\n"
+    "h['n'].append(w.item())\nd.append(w.item())\nprint(h, sum(d))",
+    "counts = [0] * 3\ncounts[1] += w.item()\nprint(counts)",
+    "import numpy as np\nc = np.zeros((2, 2))\nc[0, 1] += w.item()\nprint(c.sum(), c[0], c.shape)",
+    "x = []\ny = x\ny.append(3)\nx.append(w.item())\nprint(x, y)",
+    "n, size = w.item(), 3\nprint(n, [0] * size)",
+    "t = (3, w.item())\nx = [0] * t[0]\nprint(t[1])",
+    "a, (b, c) = 3, (w.item(), 4)\nprint(range(a), b, range(c))",
+    # Tensors and arrays on the host.
+    "p = w.cpu()\nprint((p == 3).float().mean().item())",
+    "p = w.cpu()\nprint(p.shape, len(p), p.size(0), p.numel())\nfor i in range(len(p)): pass",
+    "p = w.cpu().numpy()\nx = p.reshape(1).astype(float)\nx = [0] * x.shape[0]",
+    "p = w.cpu()\nprint(p[0], p[:3].tolist(), p.T)",
+    "t = w.tolist()\nprint(t[0], '...', len(t))",
+    "import numpy as np\nps = []\nps.append(w.cpu().numpy())\np = np.concatenate(ps)\n"
+    "print((p == 3).mean())",
+    # Functions, methods and attributes.
+    "def show(n, label='n'): print(label, n)\nshow(w.item())\nshow(label='m', n=w.item())",
+    "def count(x): return x.item()\nprint(count(w))",
+    "def count(x):\n    n = x.item()\n    return n / 3\ndef main():\n    m = count(w)\n"
+    "    print(m)\nmain()",
+    "def both(x): return 3, x.item()\nsize, n = both(w)\nx = [0] * size\nprint(n)",
+    "def logs(x): return {'n': x.item(), 'size': 3}\nm = logs(w)\nx = [0] * m['size']\nprint(m)",
+    "def f(x):\n    n = x.item()\n    def show(): print(n)\n    show()\nf(w)",
+    "n = w.item()\ndef show(): print(n)\nshow()",
+    "n = 0\ndef add():\n    global n\n    n += w.item()\nadd()\nprint(n)",
+    "def f():\n    n = 0\n    def add():\n        nonlocal n\n        n += w.item()\n    add()\n"
+    "    print(n)\nf()",
+    "def f():\n    n = w.item()\n    print(n)\ndef g(n): return [0] * n\nf()\ng(3)",
+    "n = w.item()\nprint(n)\nx = [n for n in range(3)]\nx = [0] * len([n for n in [3]])",
+    "def f(n=3): return [0] * n\ndef g():\n    n = w.item()\n    print(n)\ng()\nf()",
+    f"{METER}m = Meter()\nm.put(w.item())\nprint(m.average())",
+    f"{METER}m = Meter()\nm.put(w.item(), n=3)\nx = [0] * m.count\nprint(m.sum)",
+    "class Run:\n    def __init__(self): self.ns = []\n    def step(self):\n"
+    "        self.ns.append(w.item())\n    def show(self): print(self.ns)\nr = Run()\n"
+    "r.step()\nr.show()",
+    "class Run:\n    def count(self): return w.item()\nr = Run()\nprint(r.count())",
+    "try:\n    n = w.item()\n    print(n)\nexcept ValueError as error: pass",
+    "with open('/dev/null') as f:\n    n = w.item()\n    print(n)",
+    "n = w.item()\nprint(n)\ndel n",
+    "show = lambda: print(w.item())\nshow()",
+    "async def f():\n    n = w.item()\n    print(n)\ntry: f().send(None)\n"
+    "except StopIteration: pass",
+    "def f():\n    n = w.item()\n    print(n)\n    yield 3\nlist(f())",
+    "model.eval() if 'model' in 'x' else None\nprint(w.item())",
+]
+HARMFUL = [
+    # Conditions.
+    "if w.item(): pass",
+    "if w: pass",
+    "if not w: pass",
+    "n = w.item()\nif n > 3: pass",
+    "n = w.item()\nwhile n: n = 0",
+    "while w.item() > 3: pass",
+    "assert w.item() == 0",
+    "n = w.item()\nassert n >= 0, 'n'",
+    "try: assert False, f'{w.item()}'\nexcept AssertionError as e: x = range(len(str(e)))",
+    "x = 1 if w.item() else 2",
+    "n = w.item()\nx = n and 3",
+    "n = w.item()\nx = n or 3",
+    "best = 0\nn = w.item()\nif n > best: best = n",
+    "x = w.item() == 3\nif x: pass",
+    "if (n := w.item()): pass",
+    "if (n := w.item()) > 3: pass",
+    "if 3 > (n := w.item()): pass",
+    "x = [m for m in range(3) if w.item()]",
+    "x = [m for m in range(3) if m > w.item()]",
+    "match w.item():\n    case 0: pass",
+    "match 3:\n    case n if w.item(): pass",
+    "n = w.item()\nx = 0 < n < print()",
+    "x = any(print() or m > 3 for m in w.tolist())",
+    "n = w.item()\nx = n in [0] and print()",
+    "def low(n): return n < 3\nif low(w.item()): pass",
+    "def low(n):\n    if n < 3: pass\nlow(w.item())",
+    "n = w.item()\ntry: x = 3 / (n + 1)\nexcept ZeroDivisionError: pass",
+    "n = w.item()\ntry: x = 3 % (n + 1)\nexcept ZeroDivisionError: pass",
+    "n = w.item()\ntry: x = '%c' % n\nexcept OverflowError: pass",
+    "n = w.item()\ntry: x = f'{n:c}'\nexcept OverflowError: pass",
+    "n = w.item()\ntry: x = '{:c}'.format(n)\nexcept OverflowError: pass",
+    "n = w.item()\ntry: x = f'{3:{n}}'\nexcept ValueError: pass",
+    "n = w.item()\nx = 2 ** n",
+    "n = w.item()\nx = 1 << n",
+    "try: raise ValueError(w.item())\nexcept ValueError as e: x = range(e.args[0])",
+    # Sizes and indices.
+    "x = range(w.item())",
+    "n = w.item()\nfor i in range(n): pass",
+    "n = w.item()\nn = min(n, 5)\nx = range(n)",
+    "x = [i for i in range(w.item())]",
+    "n = w.item()\nx = range(n)\nprint(len(x))",
+    "n = w.item()\nx = 'a' * n\nprint(len(x))",
+    "n = w.item()\nx = str(n)\nprint(len(x))",
+    "x = len({w.item(), 3})",
+    "x = [3, 4][w.item()]",
+    "n = w.item()\nx = [3, 4][:n]",
+    "n = w.item()\nx = [3, 4][n:]\nprint(x)",
+    "x = [3, 4]\nprint(x[w.item()])",
+    "x = {}\nx[w.item()] = 3",
+    "x = {w.item(): 1}",
+    "x = {f'{w.item()}': 1}",
+    "x = {n: 1 for n in w.tolist()}",
+    "x = w.reshape(w.item())",
+    "n = w.item()\nx = w.reshape(n)",
+    "import numpy as np\nx = np.zeros(w.item())",
+    "n = w.item()\nf = lambda: range(n)\nf()",
+    "n = w.item()\ndef f(m=n): return range(m)\nf()",
+    "n = w.item()\ndef f(m=[n]): return range(m[0])\nf()",
+    "n = w.item()\nx = [n for n in range(n)]",
+    "n = w.item()\nx = [range(n) for n in [n]]",
+    "n = w.item()\ndef f():\n    return range(n)\nf()",
+    "n = 0\ndef f():\n    global n\n    n = w.item()\nf()\nx = range(n)",
+    "def f():\n    n = 0\n    def g():\n        nonlocal n\n        n = w.item()\n    g()\n"
+    "    return range(n)\nf()",
+    "def f():\n    n = w.item()\n    def g():\n        def h(): return range(n)\n"
+    "        h()\n    g()\nf()",
+    "n = w.item()\nclass C:\n    x = range(n)",
+    "class C:\n    n = w.item()\nx = range(C.n)",
+    "n = w.item()\nprint(n)\nx = range(n)",
+    "x = range(n) if 'n' in dir() else 3\nn = w.item()",
+    "n = w.item()\nm = n\nk = m + 1\nx = range(k)",
+    "n = w.item()\n(m := n + 1)\nx = range(m)",
+    "a, *b = w.item(), 3\nx = range(a)",
+    "n: int = w.item()\nx = range(n)",
+    "for n in w.tolist(): x = range(n)",
+    "for i, n in enumerate(w.tolist()): x = range(n)",
+    "x = [range(n) for n in w.tolist()]",
+    "h = {'n': w.item()}\nx = range(h['n'])",
+    "h = {}\nh['n'] = w.item()\nfor k, v in h.items(): x = range(v)",
+    "h = {}\nh['n'] = w.item()\nx = range(max(h.values()))",
+    "h = {}\nh.update(n=w.item())\nx = range(h['n'])",
+    "t = [w.item(), 3]\nt.reverse()\nx = range(t[1])",
+    "t = [3, w.item()]\nt.pop(0)\nx = range(t[0])",
+    "t = [3, w.item()]\ndel t[0]\nx = range(t[0])",
+    "t = (w.item(), 3)[::-1]\nx = range(t[1])",
+    "ns = []\nns.append(w.item())\nx = range(ns[0])",
+    "ns = []\nms = ns\nns.append(w.item())\nx = range(ms[0])",
+    "ms = []\nns = ms\nns.append(w.item())\nx = range(ms[0])",
+    "ms = []\nh = {'n': ms}\nh['n'].append(w.item())\nx = range(ms[0])",
+    "ms = []\nh = {'n': ms}\nh['n'] += [w.item()]\nx = range(ms[0])",
+    "ms = []\nns = ms\nns += [w.item()]\nx = range(ms[0])",
+    "rows = [[]]\nfor row in rows: row.append(w.item())\nx = range(rows[0][0])",
+    "def f(ns): ns.append(w.item())\nms = []\nf(ms)\nx = range(ms[0])",
+    "def f(ns=[]):\n    ns.append(w.item())\n    return ns\nx = range(f()[0])",
+    "def f(ns): return range(ns[0])\nms = []\nms.append(w.item())\nf(ms)",
+    "ns = [0]\nns[0] = w.item()\nx = range(ns[0])",
+    "ns = [0]\nns[0] += w.item()\nx = range(ns[0])",
+    "import numpy as np\nc = np.zeros(2, int)\nd = c\nc[0] += w.item()\nx = range(d[0])",
+    "import numpy as np\nc = np.zeros(1, int)\nc += w.item()\nx = range(c[0])",
+    "import numpy as np\nd = np.zeros(1, int)\nc = d\nc += w.item()\nx = range(d[0])",
+    "ns = sorted([w.item(), 3])\nx = range(ns[0])",
+    "n = max(w.item(), 3)\nx = range(n)",
+    "n = sum([w.item()])\nx = range(n)",
+    "n = int(float(w.item()))\nx = range(n)",
+    "x = list(map(range, w.tolist()))",
+    "p = w.cpu()\nx = p[p > 3]",
+    "p = w.cpu()\nx = p.nonzero()",
+    "p = w.cpu()\nif p.sum() > 3: pass",
+    "p = w.cpu()\nif (p == 3).all(): pass",
+    "p = w.cpu()\nx = range(p.max().item())",
+    "try: x = w.cpu().to('cuda')\nexcept RuntimeError: pass",
+    "try: x = w.cpu().cuda()\nexcept RuntimeError: pass",
+    # Functions and methods.
+    "unknown(w.item())",
+    "f = [print, range][1]\nf(w.item())",
+    "def count(x): return x.item()\nx = range(count(w))",
+    "def count(x): return x.item()\nf = count\nx = range(f(w))",
+    "def count(x): return x.item()\nx = list(map(range, map(count, [w])))",
+    "def both(x): return 3, x.item()\nx = range(both(w)[1])",
+    "def both(x): return 3, x.item()\nm, n = both(w)\nx = range(n)",
+    "def f(x): return {'n': x.item()}\nx = range(f(w)['n'])",
+    "def f(*args): return range(args[0])\nf(w.item())",
+    "def f(**args): return range(args['n'])\nf(n=w.item())",
+    "def f(n): return range(n)\nf(*[w.item()])",
+    "def f(n): return range(n)\nf(**{'n': w.item()})",
+    "def f(n): return range(n)\nf(n=w.item())",
+    "def f(a, n): return range(n)\nf(3, w.item())",
+    "def size(f):\n    def g(): return range(f())\n    return g\n@size\n"
+    "def count(): return w.item()\ncount()",
+    "def size(f):\n    def g(n): return range(n)\n    return g\n@size\n"
+    "def show(n): print(n)\nshow(w.item())",
+    "def count():\n    yield w.item()\nfor n in count(): x = range(n)",
+    "def count():\n    yield w.item()\nprint(list(count()))",
+    "async def count(): return w.item()\ntry: count().send(None)\n"
+    "except StopIteration as e: x = range(e.value)",
+    "f = lambda: w.item()\nx = range(f())",
+    "f = lambda n: range(n)\nf(w.item())",
+    "def show(n): print(n)\nshow = range\nshow(w.item())",
+    "print = range\nprint(w.item())",
+    "def print(n): return range(n)\nprint(w.item())",
+    "def f(print): print(w.item())\nf(range)",
+    "def max(n): return range(n)\nx = max(w.item())",
+    f"{METER}m = Meter()\nm.put(w.item())\nx = range(m.sum)",
+    f"{METER}m = Meter()\nm.put(1, w.item())\nif m.average() > 3: pass",
+    f"{METER}m = Meter()\nm.put(w.item())\nx = range(int(m.average()))",
+    f"{METER}m = Meter()\nm.put(w.item())\nx = range(getattr(m, 'sum'))",
+    f"{METER}m = Meter()\nm.put(w.item())\nx = range(vars(m)['sum'])",
+    f"{METER}m = Meter()\nm.put(w.item())\nx = range(m.__dict__['sum'])",
+    f"{METER}m = Meter()\nf = m.put\nf(w.item())\nx = range(m.sum)",
+    f"{METER}class Other(Meter):\n    def put(self, value): return range(value)\n"
+    "m = Other()\nm.put(w.item())",
+    "class C: pass\nc = C()\nc.n = w.item()\nx = range(c.n)",
+    "class C:\n    def __init__(self): self.n = w.item()\nc = C()\nx = range(c.n)",
+    "class C:\n    def __init__(self): self.n = w.item()\n"
+    "    def f(self): return range(self.n)\nC().f()",
+    "class C:\n    @property\n    def n(self): return w.item()\nx = range(C().n)",
+    "class C:\n    @property\n    def n(self): return self._n\n    @n.setter\n"
+    "    def n(self, n): x = range(n)\n    def f(self): self.n = w.item()\nC().f()",
+    "class C:\n    def __add__(self, n): return range(n)\n    __radd__ = __add__\n"
+    "x = w.item() + C()",
+    "class C:\n    def __rtruediv__(self, n): return range(n)\nx = w.item() / C()",
+    "class C:\n    def __eq__(self, n): return range(n)\nx = w.item() == C()",
+    "class C:\n    def __setitem__(self, i, n): x = range(n)\nc = C()\nc[0] = w.item()",
+    "class C:\n    def append(self, n): x = range(n)\nc = C()\nc.append(w.item())",
+    "class C:\n    def set_postfix(self, n): x = range(n)\nc = C()\nc.set_postfix(n=w.item())",
+    "class C:\n    def __len__(self): return w.item()\nx = range(len(C()))",
+    "class C:\n    def __index__(self): return w.item()\nx = range(C())",
+    "class C:\n    def __iter__(self): return iter(w.tolist())\nfor n in C(): x = range(n)",
+    "class C:\n    def count(self): return w.item()\nc = C()\nx = range(c.count())",
+    "class C:\n    def count(self): return w.item()\nx = range(getattr(C(), 'count')())",
+    "from dataclasses import dataclass\n@dataclass\nclass C:\n    n: int\nc = C(w.item())\n"
+    "x = range(c.n)",
+    "from types import SimpleNamespace\nc = SimpleNamespace(n=w.item())\nx = range(c.n)",
+    "import functools\nf = functools.partial(range, w.item())\nf()",
+    "import contextlib\nwith contextlib.nullcontext(w.item()) as n: x = range(n)",
+    "class C:\n    def __init__(self): self.n = w.item()\nunknown(C())",
+    "class C:\n    def __init__(self): self.n = w.item()\nc = [C()]\nunknown(c[0])",
+    "class C:\n    def __init__(self):\n        self.n = w.item()\n        unknown(self)\nC()",
+    "class C:\n    def count(self): return w.item()\nc = C()\nprint(c.count())\nunknown(c)",
+    "class C:\n    def put(self, n): self.n = n\nf = C.put\n"
+    "c = C()\nf(c, w.item())\nx = range(c.n)",
+    "class C:\n    class D:\n        def __init__(self): self.n = w.item()\nc = C.D()\n"
+    "x = range(c.n)",
+    "class C:\n    def put(self, n): self.n = n\ndef f():\n    c = C()\n    c.put(w.item())\n"
+    "    return c\nx = range(f().n)",
+    "class C:\n    def f(self, m=w.item()): return range(m)\nC().f()",
+    "def f(x: range(w.item())): pass",
+    "x: range(w.item()) = 3",
+    "def at(n): return lambda f: range(n)\n@at(w.item())\ndef f(): pass",
+    "def made(n): return type('C', (), {'n': range(n)})\nclass C(made(w.item())): pass",
+    "n = w.item()\nfs = [lambda: range(n)]\nfs[0]()",
+    "n = w.item()\nf = lambda m=n: range(m)\nf()",
+    "n = w.item()\nx = sorted([3, 4], key=lambda m: m * n)[0]\ny = range(x)",
+    "x = max([3, 4], key=lambda m: m * w.item())",
+    "n = w.item()\nx = max((n, print), (3, len))[1]\nx('a')",
+    "n = w.item()\nx = min([(n, [3]), (3, [3, 4])])[1]\ny = range(len(x))",
+    "x = [w.item()] * 3\ny = range(x[1])",
+    "x = [3]\nx += [w.item()]\ny = range(x[1])",
+    "x = {**{'n': w.item()}}\ny = range(x['n'])",
+    "x = dict([(w.item(), 3)])\ny = range(list(x)[0])",
+    "x = range(int(f'{w.item()}'))",
+    "x = range(len(f'{w.item()}'))",
+    "x = f'{w.item()}'[0]\nif x == '3': pass",
+    "n = w.item()\nx = '{:{}}'.format(3, n)\ny = range(len(x))",
+    "n = abs(w.item())\nx = '%*d' % (n, 3)\ny = range(len(x))",
+    "print(*range(w.item()))",
+    "n = w.item()\nx = n.bit_length()",
+    "class C: pass\nc = C()\nsetattr(c, 'n', w.item())\nx = range(c.n)",
+    "print('a', end=w.item() or '')",
+    "n = w.item()\nx = [len, print][n]('a')",
+    "for x in ([3], [w.item()]):\n    for n in x: y = range(n)",
+    "*a, n = 3, w.item()\nx = range(n)",
+    "(a, b), n = (3, w.item()), 4\nx = range(b)",
+    "n = 3\nfor n in [w.item()]: pass\nx = range(n)",
+    "import contextlib\nwith contextlib.suppress(ValueError): x = 3 // (w.item() + 1)",
+    "from math import *\nprint(w.item())",
+    "import logging\nlogging.log(w.item() + 30, 'n')",
+    "import pickle\nx = pickle.loads(pickle.dumps(w.item()))\ny = range(x)",
+    "import copy\nx = range(copy.deepcopy([w.item()])[0])",
+    "import torch\nx = torch.zeros(w.item())",
+    "import torch\nx = torch.tensor(w.tolist())\ny = range(x[0])",
+    "import torch\nx = torch.zeros(1, dtype=torch.long)\nx += w.item()\ny = torch.zeros(x[0])",
+    "import torch\nx = torch.zeros(3)\nx[1] = w.item()\ny = x[x > 3]",
+    "import torch\nx = torch.zeros(3)\ny = x.view(-1)\nx[1] = w.item()\nz = y.nonzero()",
+    "import torch\nx = torch.zeros(3)\nx = x + w.item()\ny = torch.relu(x)",
+    "import numpy as np\nx = np.zeros(1, [('a', int)])\nx['a'] = w.item()\n"
+    "for n in x['a']: y = range(n)",
+    "x = w.cpu().numpy()\ny = x.sum(0, out=x[:1].reshape(()))\nz = x.nonzero()",
+    "x = w.cpu()\nx[x > 3] = 4",
+    "x = w.cpu().half().item()\ntry: int(x * 1e30)\nexcept OverflowError: pass",
+    # Reflection.
+    "n = w.item()\nx = range(locals()['n'])",
+    "n = w.item()\nx = range(globals()['n'])",
+    "n = w.item()\nx = range(vars()['n'])",
+    "n = w.item()\nexec('x = range(n)')",
+    "n = w.item()\nx = eval('range(n)')",
+    "import sys\nn = w.item()\nx = range(sys._getframe().f_globals['n'])",
+    "import sys\nn = w.item()\nx = range(getattr(sys.modules.get('__main__'), 'n', 3))",
+    "import builtins\nbuiltins.print = range\ntry: print(w.item())\nfinally: builtins.print = p",
+    "import sys, io\nclass Tee:\n    def write(self, t): x = range(len(t))\n"
+    "    def flush(self): pass\n"
+    "old, sys.stdout = sys.stdout, Tee()\ntry: print(w.item())\nfinally: sys.stdout = old",
+    "import io, contextlib\no = io.StringIO()\n"
+    "with contextlib.redirect_stdout(o): print(w.item())\n"
+    "x = range(int(o.getvalue()))",
+    "import io, json\nf = io.StringIO()\njson.dump(w.item(), f)\nf.seek(0)\n"
+    "x = range(json.load(f))",
+    "import logging\nclass H(logging.Handler):\n    def emit(self, r): x = range(r.args[0])\n"
+    "logging.getLogger('y').addHandler(H())\nlogging.getLogger('y').error('%d', w.item())",
+]
+
+
+PARTS = f"""\
+{METER}
+total = 0
+def right(x): return x.item()
+def keep(x):
+    global total
+    total = x.item()
+def show(n): print(n)
+def sized(n): return range(n)
+"""
+HARMLESS_IN_OTHER_FILES = [
+    "from parts import right\nprint(right(w))",
+    "import parts\nn = parts.right(w)\nprint(n)",
+    "from parts import show\nshow(w.item())",
+    "import parts as p\np.show(w.item())",
+    "from parts import show\ndef f(n): show(n + 1)\nf(w.item())",
+]
+HARMFUL_IN_OTHER_FILES = [
+    "from parts import right\nx = range(right(w))",
+    "from parts import right as f\nx = range(f(w))",
+    "from parts import *\nx = range(right(w))",
+    "import parts\nx = range(parts.right(w))",
+    "import parts\nf = parts.right\nx = range(f(w))",
+    "import parts\nx = range(getattr(parts, 'right')(w))",
+    "import parts\nparts.keep(w)\nx = range(parts.total)",
+    "import parts\nparts.keep(w)",
+    "from parts import sized\nsized(w.item())",
+    "import parts\nparts.sized(w.item())",
+    "import parts\nparts.show = range\nparts.show(w.item())",
+    "import parts\nsetattr(parts, 'show', range)\nparts.show(w.item())",
+    "import parts\nparts.print = range\nparts.show(w.item())",
+    "from parts import right\nprint(right(w))\nimport later",
+    "from parts import right\nprint(right(w))\ndef f(): from later import x",
+    "import importlib\nfrom parts import right\nprint(right(w))\nimportlib.import_module('later')",
+]
+
+
+class Number:
+    """A stand-in for a tensor of one integer on the device."""
+
+    def __init__(self, value: int = 0) -> None:
+        self.value = value
+        self.harmless: list[bool] = []
+
+    def _read(self, frame: object) -> int:
+        self.harmless.append(is_harmless(frame))  # type: ignore[arg-type]
+        return self.value
+
+    def item(self) -> int:
+        return self._read(sys._getframe(1))
+
+    def tolist(self) -> list[int]:
+        return [self._read(sys._getframe(1))]
+
+    def cpu(self) -> torch.Tensor:
+        return torch.tensor([self._read(sys._getframe(1))])
+
+    def __int__(self) -> int:
+        return self._read(sys._getframe(1))
+
+    def __float__(self) -> float:
+        return float(self._read(sys._getframe(1)))
+
+    def __bool__(self) -> bool:
+        return bool(self._read(sys._getframe(1)))
+
+    def reshape(self, size: int) -> Number:
+        return self
+
+
+class Bar:
+    def set_postfix(self, *args: object, **kwargs: object) -> None: ...
+
+    set_description = add_scalar = set_postfix
+
+
+@pytest.fixture(autouse=True)
+def no_sources_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_sources, "_sources", {})
+    monkeypatch.setattr(_harmless, "_known", {})
+    monkeypatch.setattr(_harmless, "_last", [])
+    # The tests and benchmarks that this process has loaded are not a part of the programs.
+    checkout = str(Path(__file__).parents[3]) + "/"
+    monkeypatch.setattr(_sources, "_LIBRARIES", (*_sources._LIBRARIES, checkout))
+
+
+def run(
+    program: str, folder: Path, text: bytes | None = None, name: str = "__main__"
+) -> list[bool]:
+    """Whether each read is harmless. `text`: what the file has when the program runs."""
+    file = folder / "program.py"
+    file.write_bytes(program.encode() if text is None else text)
+    number = Number()
+    names = {"w": number, "bar": Bar(), "p": print, "unknown": id, "__name__": name}
+    exec(compile(program, str(file), "exec", dont_inherit=True), names)
+    return number.harmless
+
+
+@pytest.fixture
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules that the program can import."""
+    (tmp_path / "parts.py").write_text(PARTS)
+    (tmp_path / "later.py").write_text("import parts\nx = parts.right")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("parts", "later"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))  # restored
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("program", HARMLESS)
+def test_it_is_harmless(program: str, tmp_path: Path) -> None:
+    harmless = run(program, tmp_path)
+    assert harmless
+    assert all(harmless), program
+
+
+@pytest.mark.parametrize("program", HARMFUL)
+def test_it_may_decide(program: str, tmp_path: Path) -> None:
+    harmless: list[bool] = []
+    try:
+        harmless = run(program, tmp_path)
+    except (AttributeError, TypeError, ValueError):
+        pytest.fail(program)
+    assert harmless
+    assert not any(harmless), program
+
+
+@pytest.mark.usefixtures("parts")
+@pytest.mark.parametrize("program", HARMLESS_IN_OTHER_FILES)
+def test_it_is_harmless_in_another_file(program: str, tmp_path: Path) -> None:
+    harmless = run(program, tmp_path)
+    assert harmless
+    assert all(harmless), program
+
+
+@pytest.mark.usefixtures("parts")
+@pytest.mark.parametrize("program", HARMFUL_IN_OTHER_FILES)
+def test_it_may_decide_in_another_file(program: str, tmp_path: Path) -> None:
+    harmless = run(program, tmp_path)
+    assert harmless
+    assert not any(harmless), program
+
+
+SHOWN = "n = w.item()\nprint(n)"
+
+
+@pytest.mark.parametrize("name", ["train", "__mp_main__"])
+def test_variables_of_imported_files_may_be_loaded_elsewhere(name: str, tmp_path: Path) -> None:
+    assert run(SHOWN, tmp_path) == [True]
+    assert run(SHOWN, tmp_path, name=name) == [False]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "n = w.item()\nprint(range(n))", "if (", "#\n" + SHOWN, "n = w.item()\nprint( n)"]
+)
+def test_a_file_that_is_not_the_program_may_decide(text: str, tmp_path: Path) -> None:
+    assert run(SHOWN, tmp_path, text.encode()) == [False]
+
+
+def test_the_source_of_a_package_may_decide(tmp_path: Path) -> None:
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    assert run(SHOWN, folder) == [False]
+
+
+@pytest.mark.parametrize("error", [KeyError, RecursionError, MemoryError])
+def test_no_failure_reaches_the_program(
+    error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> object:
+        raise error
+
+    monkeypatch.setattr(_harmless, "source_of", fail)
+    assert run(SHOWN, tmp_path) == [False]
+
+
+def test_a_search_that_takes_long_ends_unsure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = "x = w.item()\n" + "x = x + 1\n" * 50
+    assert run(program, tmp_path) == [True]
+    monkeypatch.setattr(_harmless, "MAX_PARTS", 20)
+    monkeypatch.setattr(_harmless, "_known", {})
+    assert run(program, tmp_path) == [False]
+
+
+def test_a_long_chain_of_sums_is_followed_in_time(tmp_path: Path) -> None:
+    sums = "".join(f"x{n} = x{n - 1} + x{n - 1}\n" for n in range(1, 60))
+    assert run(f"x0 = 3\n{sums}y = w.item() * x59\nprint(y)", tmp_path) == [True]
