@@ -20,8 +20,10 @@ void Reads::note(const InOperator& inside, const OperatorTraits& traits,
   };
   // Copies of lists return nothing, and may have any type.
   const bool integers = results.empty() || !is_float(results.back());
-  const std::string where = reached(integers);
-  const Learned learned = !integers && where.empty() ? Learned::kFloat : Learned::kInteger;
+  const bool harmless = integers && is_harmless();
+  const std::string where = harmless ? std::string() : reached(integers);
+  const bool shown = harmless || (!integers && where.empty());
+  const Learned learned = shown ? Learned::kFloat : Learned::kInteger;
   note_read(traits.name, unknown ? learned : std::min(learned, Learned::kDrawn), where);
 }
 

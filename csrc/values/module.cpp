@@ -19,7 +19,7 @@ constexpr const char* kLearned[] = {"float", "drawn", "integer", "size"};
 PYBIND11_MODULE(_values, module) {
   module.def("install", &ferro::values::install, py::arg("compute"));
   module.def("set_library_folders", &ferro::values::set_library_folders, py::arg("folders"));
-  module.def("set_float_uses", &ferro::values::set_float_uses, py::arg("reached"));
+  module.def("set_uses", &ferro::values::set_uses, py::arg("reached"), py::arg("is_harmless"));
   module.def("forget_unset",
              py::overload_cast<int, std::uint64_t, std::size_t>(&ferro::values::forget_unset),
              py::arg("device"), py::arg("address"), py::arg("bytes"));

@@ -47,10 +47,14 @@ bool is_of_torch(const std::string& file) {
                      [&](const std::string& folder) { return file.starts_with(folder); });
 }
 
-// Never destroyed: a thread may read after Python's end.
-py::function& float_uses() {
-  static auto* const reached = new py::function;
-  return *reached;
+// What the source tells of a read. Never destroyed: a thread may read after Python's end.
+struct Uses {
+  py::function reached;
+  py::function is_harmless;
+};
+Uses& uses() {
+  static auto* const functions = new Uses;
+  return *functions;
 }
 
 py::object current_frame() {
@@ -59,6 +63,16 @@ py::object current_frame() {
 
 std::string file_of(const py::object& frame) {
   return frame.attr("f_code").attr("co_filename").cast<std::string>();
+}
+
+// The frame whose innermost call reads; null if that is one of a library folder.
+py::object reading_frame() {
+  py::object frame = current_frame();
+  // What counts these calls is a function of this package.
+  while (as_integers > 0 && frame && !frame.is_none() && is_of_torch(file_of(frame))) {
+    frame = frame.attr("f_back");
+  }
+  return frame && !frame.is_none() && !is_of_torch(file_of(frame)) ? frame : py::object();
 }
 
 // Also what libraries make of text.
@@ -148,21 +162,28 @@ void note_read(const std::string& operation, Learned learned, const std::string&
 void use_as_integers(int change) { as_integers += change; }
 void use_as_text(int change) { as_text += change; }
 
-void set_float_uses(py::function reached) { float_uses() = std::move(reached); }
+void set_uses(py::function reached, py::function is_harmless) {
+  uses() = {std::move(reached), std::move(is_harmless)};
+}
+
+bool is_harmless() {
+  if (as_text > 0 || Py_IsInitialized() == 0) {
+    return false;
+  }
+  const py::gil_scoped_acquire gil;
+  const py::object frame = reading_frame();
+  return frame && uses().is_harmless && uses().is_harmless(frame).cast<bool>();
+}
 
 std::string reached(bool integers) {
   if (as_text > 0 || Py_IsInitialized() == 0) {
     return {};
   }
   const py::gil_scoped_acquire gil;
-  py::object frame = current_frame();
-  // What counts these calls is a function of this package.
-  while (as_integers > 0 && frame && !frame.is_none() && is_of_torch(file_of(frame))) {
-    frame = frame.attr("f_back");
-  }
+  const py::object frame = reading_frame();
   std::string found;
-  if (frame && !frame.is_none() && float_uses() && !is_of_torch(file_of(frame))) {
-    found = float_uses()(frame, integers).cast<std::string>();
+  if (frame && uses().reached) {
+    found = uses().reached(frame, integers).cast<std::string>();
   }
   const bool unknown = found.empty() && as_integers > 0 && !integers;
   return unknown ? "a conversion to an integer or a condition in the same line" : found;

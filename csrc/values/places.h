@@ -15,7 +15,7 @@ namespace ferro::values {
 
 // What the program learned from a read.
 enum class Learned : std::uint8_t {
-  kFloat,    // floating-point numbers only, which most programs print
+  kFloat,    // floating-point numbers, which most programs print, or integers that are harmless
   kDrawn,    // sizes, integers or booleans that follow from drawn choices and known values alone
   kInteger,  // integers or booleans: counts, positions, branches
   kSize,     // the size of an operator's result
@@ -43,8 +43,9 @@ struct Failure {
 // Lines of files in these folders are not the program's. Called before the first read.
 void set_library_folders(std::vector<std::string> folders);
 
-// `reached(frame, integers)` tells it from the source of that frame. Called before the first read.
-void set_float_uses(pybind11::function reached);
+// What reached() and is_harmless() ask about the frame that reads: `reached(frame, integers)` and
+// `is_harmless(frame)`. Called before the first read.
+void set_uses(pybind11::function reached, pybind11::function is_harmless);
 
 // Records that an operator read uncomputed values for the program. Prints each place once to
 // stderr. A place has the most consequential of what was learned in it: the last enumerator. `where`
@@ -57,8 +58,10 @@ void use_as_integers(int change);
 // The condition, index or size that the number reaches which the program's innermost line reads now,
 // as in "the condition at train.py:8"; of a floating-point number also its conversion to an integer.
 // Empty if it is only shown. `integers`: integers or booleans are read. Asks the function of
-// set_float_uses() about a line that is not a library folder's.
+// set_uses() about a line that is not a library folder's.
 std::string reached(bool integers);
+// Whether the integers or booleans which that line reads reach nothing but places that show them.
+bool is_harmless();
 // Between these, it only prints what it reads. Such reads count as those of floating-point numbers.
 void use_as_text(int change);
 // Records an operator's exception if it names a library of NVIDIA.

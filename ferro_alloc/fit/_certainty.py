@@ -5,7 +5,9 @@ the program learned an integer or a boolean: these are lengths, positions and br
 are those that follow from drawn choices, such as the experts of a router, and floating-point
 numbers that reach a branch, an integer or an index in the program's source. Other reads of
 floating-point numbers do not, because programs print, log and average them; they are only listed.
-The rule errs where the source is missing, and where a program only prints an integer.
+So are integers and booleans of which the source proves that they are only shown. The rule errs
+where the source of a floating-point number's use is missing, and where an integer is only shown in
+a way that the rule does not know.
 """
 
 from __future__ import annotations

@@ -48,9 +48,10 @@ class UncomputedRead:
     operator: str
     count: int
     learned: str = "float"
-    """What the program learned: "float" for floating-point numbers, "integer" for integers or
-    booleans, "size" for the size of a result, and "drawn" for integers, booleans or sizes that
-    follow from drawn choices and known values alone."""
+    """What the program learned: "float" for floating-point numbers, and for integers or booleans
+    that it only shows; "integer" for other integers and booleans; "size" for the size of a result;
+    and "drawn" for integers, booleans or sizes that follow from drawn choices and known values
+    alone."""
     last: int = 0
     """The number of its last read, counted over all places from 1."""
     reached: str = ""

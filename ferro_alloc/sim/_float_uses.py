@@ -3,7 +3,7 @@
 Most programs print such numbers, for example the loss, so a read says nothing. The source does:
 `_follow` goes from the expression that reads through the source to a condition, an integer or an
 index. This module takes what a function returns to the frame that called it. Integers and booleans
-are followed only to name what they reach.
+are followed only to name what they reach; `_harmless` tells whether they decide.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ferro_alloc.sim import _float_uses, _library, _triton_hook
+from ferro_alloc.sim import _float_uses, _harmless, _library, _triton_hook
 
 OWN_FOLDER = Path(__file__).parents[1]
 
@@ -77,10 +77,10 @@ def _observe_storages(torch: Any, computed: Any) -> None:
 
 
 def _observe_uses(torch: Any, computed: Any) -> None:
-    """Of a floating-point number that is read, the program's source tells whether it is only shown.
-    `int(tensor)` and `if tensor` show it in no case. To print a tensor, PyTorch itself
-    reads sizes and branches."""
-    computed.set_float_uses(_float_uses.reached)
+    """Of a number that is read, the program's source tells whether it is only shown. That is not
+    so of floating-point numbers that `int(tensor)` or `if tensor` reads. To print a tensor, PyTorch
+    itself reads sizes and branches."""
+    computed.set_uses(_float_uses.reached, _harmless.is_harmless)
     for name in ("__int__", "__bool__"):
         read = getattr(torch.Tensor, name)
         setattr(torch.Tensor, name, _within(computed.use_as_integers, read))

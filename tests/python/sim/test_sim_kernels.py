@@ -147,7 +147,7 @@ def assert_qualified(run: tuple[Completed, Result]) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_such_a_kernel_may_have_written(simulate: Simulate, way: str) -> None:
-    run = simulate(WAYS[way] + TENSORS + LAUNCH + "print(int(counts.max()))")
+    run = simulate(WAYS[way] + TENSORS + LAUNCH + "print(len(range(int(counts.max()))))")
     assert_qualified(run)
     assert run[0].stdout == "0\n"
 
@@ -160,7 +160,7 @@ def test_what_it_does_not_reach_stays_known(simulate: Simulate, way: str) -> Non
 
 
 def test_an_unknown_layout(simulate: Simulate) -> None:
-    run = simulate(OPAQUE + TENSORS + LAUNCH + "print(other.tolist())")
+    run = simulate(OPAQUE + TENSORS + LAUNCH + "print([len(range(n)) for n in other.tolist()])")
     assert_qualified(run)
     assert run[0].stdout == f"{[1] * 8}\n"
     done, result = simulate(OPAQUE + TENSORS + LAUNCH + KNOWN)
@@ -169,7 +169,7 @@ def test_an_unknown_layout(simulate: Simulate) -> None:
 
 def test_an_unknown_layout_in_a_graph(simulate: Simulate) -> None:
     program = GRAPH.replace(NVRTC, OPAQUE) + TENSORS + LAUNCH
-    assert_qualified(simulate(program + "print(int(other.max()))"))
+    assert_qualified(simulate(program + "print(len(range(int(other.max()))))"))
 
 
 CONSTANTS = f"""{COMPILED}
@@ -183,7 +183,7 @@ def test_pointers_to_constants_are_not_written(simulate: Simulate) -> None:
     program = CONSTANTS + TENSORS + LAUNCH
     done, result = simulate(program + "print(int(x.max()))")
     assert (result["verdict"], done.stdout) == ("fits", "7\n"), done.stderr
-    assert_qualified(simulate(program + "counts.tolist()"))
+    assert_qualified(simulate(program + "range(*counts.tolist()[:1])"))
 
 
 # Blocks from before the first such kernel, after it, and in memory that was freed in between.
@@ -246,7 +246,7 @@ print(int(other.max()))
 def test_an_operator_that_only_writes(simulate: Simulate) -> None:
     done, result = simulate(OPERATOR)
     assert (result["verdict"], result["uncomputed"]) == ("fits", []), done.stderr
-    _, result = simulate(OPERATOR + "print(int(counts.max()))")
+    _, result = simulate(OPERATOR + "print(len(range(int(counts.max()))))")
     assert result["verdict"] == "fits as far as known"
 
 
@@ -305,5 +305,5 @@ print(int(x.max()), int(other.max()), library.read_found())
 """
     done, result = simulate(program)
     assert (result["verdict"], done.stdout) == ("fits", "7 1 3\n"), done.stderr
-    assert_qualified(simulate(f"{program}print(int(counts.max()))"))
+    assert_qualified(simulate(f"{program}print(len(range(int(counts.max()))))"))
     assert_qualified(simulate(f"{program}launch(x, counts); library.read_found()"))
