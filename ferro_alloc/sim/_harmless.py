@@ -54,6 +54,8 @@ SAVES = {"json.dump", "pickle.dump", "torch.save", "numpy.save"}
 LEVELS = {"debug", "info", "warning", "error", "critical"}
 LOGS = {"wandb.log", "mlflow.log_metric", "mlflow.log_metrics"}
 LOGS |= {f"logging.{level}" for level in LEVELS}
+LOGGERS = dict.fromkeys(LEVELS, "logging.getLogger") | {"log": "wandb.init"}
+"""Methods, and the functions that make the objects which have them."""
 SHOWS = {"set_postfix", "set_postfix_str", "set_description", "set_description_str"}
 SHOWS |= {"add_scalar", "add_scalars"}
 """Methods of progress bars, and of writers for TensorBoard."""
@@ -377,7 +379,7 @@ class _Search:
 
     def _hold(self, source: Source, scope: ast.AST, name: str, held: Held) -> None:
         """Follows all loads of a variable."""
-        _check(not isinstance(scope, ast.ClassDef))
+        _check(not isinstance(scope, ast.ClassDef) and not name.startswith("__"))
         # Other modules may load variables of one that they import.
         _check(not isinstance(scope, ast.Module) or self._program.is_main(source))
         variables = variables_of(source)
@@ -392,10 +394,13 @@ class _Search:
     ) -> None:
         """Follows all loads of attributes of this name, in all files."""
         of = self._names.class_of_self(source, target.value)
-        _check(of is not None and not self._program.reaches_attribute(target.attr))
-        assert of is not None
+        if of is None:
+            raise HarmfulError
+        name = target.attr
+        _check(not name.startswith("__") and not self._program.reaches_attribute(name))
+        _check(not variables_of(source).bindings[of, name])  # it may be a descriptor
         self._check_class(source, of)
-        for each, node in self._attributes(target.attr):
+        for each, node in self._attributes(name):
             is_changed = isinstance(each.parents[node], ast.AugAssign)
             if isinstance(node.ctx, ast.Store) and what:
                 _check(self._names.gets(each, node, what))
@@ -473,8 +478,8 @@ class _Search:
     # What calls do with an argument.
 
     def _argument(self, source: Source, call: ast.AST, argument: ast.AST, held: Held) -> None:
-        _check(isinstance(call, ast.Call))
-        assert isinstance(call, ast.Call)
+        if not isinstance(call, ast.Call):
+            raise HarmfulError
         function = call.func
         imported = self._names.imported(source, function)
         module, _, name = imported.rpartition(".")
@@ -484,10 +489,10 @@ class _Search:
             self._call_library(source, call, argument, held, module, name)
         elif (found := self._names.function(source, function)) is not None:
             self._pass(call, argument, held, found)
-        else:
-            _check(isinstance(function, ast.Attribute))
-            assert isinstance(function, ast.Attribute)
+        elif isinstance(function, ast.Attribute):
             self._call_method(source, call, argument, held, function)
+        else:
+            raise HarmfulError
 
     def _call_builtin(self, source: Source, call: ast.Call, argument: ast.AST, held: Held) -> None:
         is_first = bool(call.args) and call.args[0] is argument
@@ -592,10 +597,8 @@ class _Search:
         elif name in SHOWS:
             _check(not self._program.changes_output)
         else:
-            _check(isinstance(of, ast.Name) and not self._program.changes_logging)
-            assert isinstance(of, ast.Name)
-            maker = "logging.getLogger" if name in LEVELS else "wandb.init" * (name == "log")
-            _check(self._names.is_only(source, of, {maker}))
+            _check(name in LOGGERS and not self._program.changes_logging)
+            _check(self._names.is_made_by(source, of, LOGGERS[name]))
 
     def _fill_by_method(
         self,

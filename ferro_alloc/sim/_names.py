@@ -77,15 +77,16 @@ class Names:
         """What a module binds to a name now."""
         return self._globals.get(name) if source is self._first else source.variable(name)
 
-    def is_only(self, source: Source, name: ast.Name, makers: set[str]) -> bool:
-        """Is all that a variable gets a result of one of these library functions?"""
+    def is_made_by(self, source: Source, node: ast.expr, maker: str) -> bool:
+        """Is it a variable that gets only results of this library function?"""
+        if not isinstance(node, ast.Name) or not self.is_foreign(maker.rpartition(".")[0]):
+            return False
         variables = variables_of(source)
-        bindings = variables.bindings[variables.of(name)]
+        bindings = variables.bindings[variables.of(node)]
         for target in bindings:
             match source.parents[target]:
                 case ast.Assign(value=ast.Call(func=function)):
-                    made = self.imported(source, function)
-                    if made in makers and self.is_foreign(made.rpartition(".")[0]):
+                    if self.imported(source, function) == maker and isinstance(target, ast.Name):
                         continue
             return False
         return bool(bindings)
@@ -156,15 +157,18 @@ class Names:
         while isinstance(parent, ast.Tuple | ast.List):
             place.insert(0, parent.elts.index(at))  # type: ignore[arg-type]
             at, parent = parent, source.parents[parent]
+        is_shared = False
         match parent:
             case ast.AugAssign(value=value):
                 return what != NUMBER or self.is_number(source, value)
             case ast.AnnAssign(value=None):
                 return True
-            case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
+            case ast.Assign(targets=targets, value=value):
+                is_shared = len(targets) > 1
+            case ast.AnnAssign(value=ast.expr() as value):
                 pass
-            case ast.NamedExpr(value=value) if not place:
-                pass
+            case ast.NamedExpr(value=value):
+                is_shared = True
             case _:
                 return False
         for index in place:
@@ -174,7 +178,7 @@ class Names:
             if index >= len(elements):
                 return False
             value = elements[index]
-        if what == NUMBER:
+        if what == NUMBER or is_shared:
             return self.is_number(source, value)
         return self._is_own(source, value, what == DEEP)
 
@@ -197,7 +201,8 @@ class Names:
                     return all(self.is_builtin(source, each) for each in args)
                 types = [*args[1:], *(each.value for each in keywords)]
                 if made.startswith("numpy.") and not all(
-                    isinstance(each, ast.Attribute) or self.is_builtin(source, each)
+                    self.imported(source, each).startswith("numpy.")
+                    or self.is_builtin(source, each)
                     for each in types
                 ):
                     return False  # its elements may have names

@@ -154,10 +154,9 @@ class Program:
         )
 
     def may_define(self, name: str) -> bool:
-        """Does a class or a variable have a function of this name?"""
-        return self.defines(name) or self._has(
-            rf"^\s*{name}\s*(?::[^=\n]+)?=(?!=)|\.{name}\s*=(?!=)"
-        )
+        """Does an object of the program have a method of this name?"""
+        assigned = rf"^[\s\w,]*\b{name}\b[\w\s,]*(?::[^=\n]+)?=(?!=)|\.{name}\s*=(?!=)"
+        return self.defines(name) or self._has(rf"{assigned}|__getattr(?:ibute)?__")
 
     def sets_variable(self, name: str) -> bool:
         """May a module set the variable of another one?"""
