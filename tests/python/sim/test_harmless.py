@@ -386,6 +386,13 @@ HARMFUL = [
     "def show(n): range(n)\nshow(w.item())",
     "import sys\ntry: sys.exit(w.item())\nexcept SystemExit as e: x = range(e.code)",
     "t = ('a', w.item())\nx = 'n'.join(['a', 'b'][:len(t)])\ny = range(t[-1])",
+    "n = w.item()\nn *= [3]\nx = len(n)\nif x > 3: pass",
+    "n = w.item()\nn **= 3",
+    "class C:\n    def __radd__(self, n): return range(n)\nn = w.item()\nn += C()",
+    "t = (*[3, 4], w.item())\nx = range(t[2])",
+    "n = w.item()\ndef f(n=n): return range(n)\nf()",
+    "n = w.item()\nf = lambda n=n: range(n)\nf()",
+    "def at(n): return lambda f: range(n)\nn = w.item()\n@at(n)\ndef f(n): pass",
     # Reflection.
     "n = w.item()\nx = range(locals()['n'])",
     "n = w.item()\nx = range(globals()['n'])",

@@ -18,11 +18,11 @@ from ferro_alloc.sim._harmless import is_harmless
 
 Lines = list[str]
 KEYS = ('"a"', '"b"')
-NUMBERS, LISTS, DICTIONARIES = ("n", "m", "k", "j"), ("p", "q", "r"), ("d", "e")
+NUMBERS, LISTS, DICTIONARIES = ("n", "m", "k", "j"), ("p", "q", "r"), ("d", "g")
 START = """\
 n = m = k = j = 2
-p, q, r = [2, 3], [4], [5, 6]
-d, e = {'a': 2}, {'a': [3], 'b': 4}
+p, q, r = [2, 3, 4], [4, 2, 3], [5, 6, 7]
+d, g, e = {'a': 2, 'b': 4}, {'a': 3, 'b': 5}, {'a': [3], 'b': [4]}
 class Box:
     def __init__(self, n): self.n, self.p = n, []
     def put(self, n): self.n += n
@@ -52,6 +52,7 @@ READS = [
     "n += w()",
     "n = half(w())",
     "q.extend([w()])",
+    "e = {'a': [w()], 'b': [3]}",
 ]
 
 
@@ -71,16 +72,18 @@ class Programs:
         while True:
             program = self._program()
             with contextlib.suppress(SyntaxError), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+                warnings.simplefilter("error")
                 compile(program, "", "exec")
                 return program
 
     def _program(self) -> str:
-        self._sizes = self._random.choice([0.0, 0.1, 0.4])
+        self._sizes = self._random.choice([0.0, 0.1, 0.4, 0.6])
         lines = self._block(0, "")
         if self._random.random() < 0.7:
             lines = [line.replace("w()", "3") for line in lines]
             lines.insert(self._random.randrange(2), self._random.choice(READS))
+        if self._sizes:
+            lines += [self._sized() for _ in range(2)]
         reads = [place for place, line in enumerate(lines) if "w()" in line]
         kept = self._random.choice(reads) if reads else None
         for place in reads:
@@ -93,6 +96,14 @@ class Programs:
 
     def _pick(self, *choices: str) -> str:
         return self._random.choice(choices)
+
+    def _sized(self) -> str:
+        return self._pick(
+            *[f"size({self._pick(*NUMBERS)})", f"size({self._pick(*LISTS)}[0])"] * 2,
+            f"size({self._pick(*DICTIONARIES)}[{self._pick(*KEYS)}])",
+            f"size({self._pick('box', 'other')}.{self._pick('n', 'mean()', 'p')})",
+            f"size(len({self._pick(*LISTS)}))",
+        )
 
     def _uses_sizes(self) -> bool:
         return self._random.random() < self._sizes
@@ -158,6 +169,7 @@ class Programs:
             f"[x for _, x in enumerate({other()})]",
             f"list(map(int, {other()}))",
             "box.p",
+            "e['a']",
         )
 
     def _block(self, depth: int, indent: str) -> Lines:
@@ -179,8 +191,9 @@ class Programs:
                 f"{of}[0] = {number}",
                 f"{table}['b'] = {number}",
                 f"{table} = {{'a': {number}, 'b': {number}}}",
-                f"{table}['a'] += {number}",
-                "e['a'].append(w())",
+                f"{table}[{self._pick(*KEYS)}] += {number}",
+                f"e[{self._pick(*KEYS)}].append({number})",
+                f"e['b'] = {some}",
                 f"{box}.n = {number}",
                 f"{box}.put({number})",
                 f"{box}.fill({number})",
@@ -189,9 +202,7 @@ class Programs:
             ]
             if self._uses_sizes():
                 simple = [
-                    *[f"size({self._pick(*NUMBERS)})", f"size({self._pick(*LISTS)}[0])"] * 2,
-                    f"size({self._pick(*DICTIONARIES)}[{self._pick(*KEYS)}])",
-                    f"size({self._pick('box', 'other')}.{self._pick('n', 'mean()', 'p')})",
+                    *[self._sized() for _ in range(4)],
                     f"{name} = size({number})",
                     f"if {number} > 3: size(3)",
                     f"while {name} > 3: {name} = {self._pick('1', name + ' - 1')}",
@@ -254,7 +265,9 @@ class Programs:
         return harmless, trace
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 4))]
+)
 def test_no_harmless_number_decides(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,6 +286,5 @@ def test_no_harmless_number_decides(
         assert is_same or not (harmless and all(harmless)), program
         shown += bool(harmless) and all(harmless)
         decide += not is_same
-    print(shown, decide)
-    assert shown > 20
-    assert decide > 50
+    assert shown > 60
+    assert decide > 15
