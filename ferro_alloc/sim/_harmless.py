@@ -404,6 +404,9 @@ class _Search:
             is_changed = isinstance(each.parents[node], ast.AugAssign)
             if isinstance(node.ctx, ast.Store) and what:
                 _check(self._names.gets(each, node, what))
+            call = each.parents[node]
+            if isinstance(call, ast.Call) and call.func is node and not held.is_object:
+                continue  # a method of this name: no number can be called
             if isinstance(node.ctx, ast.Load) or is_changed:
                 self._add(each, node, held)
 

@@ -11,6 +11,7 @@ import torch
 
 from ferro_alloc.sim import _harmless, _sources
 from ferro_alloc.sim._harmless import is_harmless
+from tests.python.sim.conftest import Simulate
 
 METER = """\
 class Meter:
@@ -111,6 +112,8 @@ HARMLESS = [
     "        self.ns.append(w.item())\n    def show(self): print(self.ns)\nr = Run()\n"
     "r.step()\nr.show()",
     "class Run:\n    def count(self): return w.item()\nr = Run()\nprint(r.count())",
+    f"{METER}import torch\nm = Meter()\nm.put(w.item())\nx = range(torch.ones(3).sum().int())\n"
+    "print(m.average())",
     "try:\n    n = w.item()\n    print(n)\nexcept ValueError as error: pass",
     "with open('/dev/null') as f:\n    n = w.item()\n    print(n)",
     "n = w.item()\nprint(n)\ndel n",
@@ -604,3 +607,85 @@ def test_a_search_that_takes_long_ends_unsure(
 def test_a_long_chain_of_sums_is_followed_in_time(tmp_path: Path) -> None:
     sums = "".join(f"x{n} = x{n - 1} + x{n - 1}\n" for n in range(1, 60))
     assert run(f"x0 = 3\n{sums}y = w.item() * x59\nprint(y)", tmp_path) == [True]
+
+
+UNKNOWN = """\
+import torch
+weights = torch.randn(2048, 2048, device="cuda")
+labels = torch.arange(2048, device="cuda") % 10
+def logits(): return (weights @ weights)[:, :10]
+mask = logits() > 0
+"""
+ACCURACY = """\
+def evaluate():
+    right = total = 0
+    for _ in range(2):
+        right += (logits().argmax(1) == labels).sum().item()
+        total += len(labels)
+    return right, right / total
+right, accuracy = evaluate()
+print(f"{right} {100 * accuracy:.1f} %")
+"""
+COUNTS = """\
+print(int(mask.sum()), bool(mask.any()), mask.sum().item())
+print("%d of %d" % (mask.sum(), len(mask)))
+print("%d" % mask.sum())
+"""
+PREDICTIONS = """\
+predictions = []
+for _ in range(2):
+    predictions.append(logits().argmax(1).cpu())
+found = torch.cat(predictions)
+print(found.shape, (found[:2048] == labels.cpu()).float().mean().item())
+"""
+TOKENS = """\
+text = logits().argmax(1).tolist()
+print("generated", text[:8], "...", len(text))
+"""
+IMAGE = """\
+image = logits().clamp(0, 1).mul(255).to(torch.uint8).cpu()
+grid = image.view(64, 32, 10).permute(2, 0, 1).reshape(10, -1)
+print(tuple(grid.shape), grid.float().mean().item())
+"""
+METERS = f"""\
+{METER}meter = Meter()
+for _ in range(2):
+    meter.put(mask.sum().item(), len(mask))
+print(meter.average())
+"""
+
+
+@pytest.mark.parametrize("program", [ACCURACY, COUNTS, PREDICTIONS, TOKENS, IMAGE, METERS])
+def test_a_program_that_shows_integers_fits(simulate: Simulate, program: str) -> None:
+    done, result = simulate(UNKNOWN + program)
+    assert (done.returncode, result["verdict"]) == (0, "fits"), done.stderr
+    assert {read["learned"] for read in result["uncomputed"]} == {"float"}
+    assert "numbers that seem to decide nothing were not computed" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        f"{ACCURACY}if accuracy > 0.5: torch.save(weights, '/dev/null')",
+        f"{COUNTS}if mask.any(): print(mask.shape)",
+        "count = mask.sum().item()\nprint(count)\nx = torch.zeros(count, device='cuda')",
+        f"{PREDICTIONS}print(found[found == 3].shape)",
+        f"{TOKENS}print(text.index(0))",
+        f"{IMAGE}print(grid.cuda().shape)",
+        f"{METERS}print(list(range(int(meter.average()))))",
+    ],
+)
+def test_a_program_that_uses_one_fits_as_far_as_known(simulate: Simulate, program: str) -> None:
+    done, result = simulate(UNKNOWN + program)
+    assert (done.returncode, result["verdict"]) == (13, "fits as far as known"), done.stderr
+
+
+def test_a_program_of_several_files(simulate: Simulate, tmp_path: Path) -> None:
+    (tmp_path / "counting.py").write_text("def right(x, y): return (x == y).sum().item()\n")
+    program = (
+        f"{UNKNOWN}import counting\nn = counting.right(logits().argmax(1), labels)\nprint(n)\n"
+    )
+    done, result = simulate(program)
+    assert (done.returncode, result["verdict"]) == (0, "fits"), done.stderr
+    done, result = simulate(f"{program}print(len(range(n)))")
+    assert (done.returncode, result["verdict"]) == (13, "fits as far as known"), done.stderr

@@ -7,9 +7,9 @@ import io
 import random
 import sys
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -240,7 +240,7 @@ class Programs:
             trace.append(str(count))
             return 3
 
-        def observe(frame: FrameType, event: str, argument: object) -> Callable[..., object] | None:
+        def observe(frame: FrameType, event: str, argument: object) -> Any:
             if frame.f_code.co_filename != str(file):
                 return None
             frame.f_trace_opcodes = True
