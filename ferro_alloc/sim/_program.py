@@ -67,9 +67,14 @@ class Program:
         self._variables: dict[str, dict[str, Any]] = {}
         """Of the modules, by their files."""
         self._is_twice: set[str] = set()
+        self._is_whole = True
+        """Is all code that shares its variables with the frames in their files? Not so the cells of
+        a notebook."""
         at: FrameType | None = frame
         while at is not None:
             self._add(at.f_code.co_filename, at.f_globals)
+            if is_of_program(at.f_code.co_filename):
+                self._is_whole &= _is_file_of(at.f_code.co_filename, at.f_globals)
             at = at.f_back
         for module in list(sys.modules.values()):
             file = module.__dict__.get("__file__") if type(module) is ModuleType else None
@@ -86,7 +91,8 @@ class Program:
 
     def is_as(self, other: Program) -> bool:
         """Has it the same files?"""
-        return self._texts == other._texts and self._is_twice == other._is_twice
+        mine, others = ((each._texts, each._is_twice, each._is_whole) for each in (self, other))
+        return mine == others
 
     def is_main(self, source: Source) -> bool:
         """Is it the file that was started, which no other module imports?"""
@@ -106,7 +112,7 @@ class Program:
     @cached_property
     def reflects(self) -> bool:
         """May code reach variables and functions without their names, or is a part not loaded?"""
-        is_known = all(self._texts.values())
+        is_known = self._is_whole and all(self._texts.values())
         return not is_known or self._has(REFLECTS) or any(self._unloaded())
 
     @cached_property
@@ -187,6 +193,12 @@ class Program:
                     yield name not in sys.modules and (
                         _is_file(name, folders) or (adds_folders and not _is_installed(name))
                     )
+
+
+def _is_file_of(file: str, variables: dict[str, Any]) -> bool:
+    """Is it the file of the module with these variables?"""
+    of = variables.get("__file__")
+    return isinstance(of, str) and Path(of).resolve() == Path(file).resolve()
 
 
 def _absolute(name: str, package: str) -> str:

@@ -505,13 +505,25 @@ def no_sources_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(
-    program: str, folder: Path, text: bytes | None = None, name: str = "__main__"
+    program: str,
+    folder: Path,
+    text: bytes | None = None,
+    name: str = "__main__",
+    is_file: bool = True,
 ) -> list[bool]:
     """Whether each read is harmless. `text`: what the file has when the program runs."""
     file = folder / "program.py"
     file.write_bytes(program.encode() if text is None else text)
     number = Number()
-    names = {"w": number, "bar": Bar(), "p": print, "unknown": id, "__name__": name}
+    names: dict[str, object] = {
+        "w": number,
+        "bar": Bar(),
+        "p": print,
+        "unknown": id,
+        "__name__": name,
+    }
+    if is_file:
+        names["__file__"] = str(file)
     exec(compile(program, str(file), "exec", dont_inherit=True), names)
     return number.harmless
 
@@ -575,6 +587,10 @@ def test_variables_of_imported_files_may_be_loaded_elsewhere(name: str, tmp_path
 )
 def test_a_file_that_is_not_the_program_may_decide(text: str, tmp_path: Path) -> None:
     assert run(SHOWN, tmp_path, text.encode()) == [False]
+
+
+def test_a_cell_of_a_notebook_may_decide(tmp_path: Path) -> None:
+    assert run(SHOWN, tmp_path, is_file=False) == [False]
 
 
 def test_the_source_of_a_package_may_decide(tmp_path: Path) -> None:

@@ -251,7 +251,7 @@ class Programs:
                     raise EndError
             return observe
 
-        names = {"number": Number(), "size": size, "__name__": "__main__"}
+        names = {"number": Number(), "size": size, "__name__": "__main__", "__file__": str(file)}
         code = compile(program, str(file), "exec", dont_inherit=True)
         before = sys.gettrace()
         sys.settrace(observe)
