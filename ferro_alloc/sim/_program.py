@@ -41,7 +41,8 @@ ATTRIBUTES = re.compile(
 )
 GETS_ATTRIBUTE = re.compile(r"\bgetattr\s*\(\s*[\w.]+\s*,\s*[\"'](\w+)[\"']")
 OUTPUT = re.compile(
-    r"\bstd(?:out|err)\s*=[^=]|redirect_std|__stdout__|\bdup2?\s*\(|excepthook|displayhook|\.(?:postfix|desc)\b"
+    r"\bstd(?:out|err)\s*=[^=]|redirect_std|__stdout__|\bdup2?\s*\("
+    r"|excepthook|displayhook|\.(?:postfix|desc)\b"
 )
 LOGGING = re.compile(
     r"def\s+(?:emit|filter|format\w*|handle\w*|makeRecord)\b|addFilter|setLogRecordFactory"
@@ -112,7 +113,9 @@ class Program:
     @cached_property
     def reflects(self) -> bool:
         """May code reach variables and functions without their names, or is a part not loaded?"""
-        is_known = self._is_whole and all(self._texts.values())
+        is_known = self._is_whole and all(
+            text or _is_empty(file) for file, text in self._texts.items()
+        )
         return not is_known or self._has(REFLECTS) or any(self._unloaded())
 
     @cached_property
@@ -193,6 +196,11 @@ class Program:
                     yield name not in sys.modules and (
                         _is_file(name, folders) or (adds_folders and not _is_installed(name))
                     )
+
+
+def _is_empty(file: str) -> bool:
+    """Is it a file without text, such as an `__init__.py`?"""
+    return Path(file).is_file() and not Path(file).stat().st_size
 
 
 def _is_file_of(file: str, variables: dict[str, Any]) -> bool:

@@ -433,6 +433,7 @@ HARMLESS_IN_OTHER_FILES = [
     "import parts\nn = parts.right(w)\nprint(n)",
     "from parts import show\nshow(w.item())",
     "import parts as p\np.show(w.item())",
+    "import package.inner\nprint(w.item())",
     "from parts import show\ndef f(n): show(n + 1)\nf(w.item())",
 ]
 HARMFUL_IN_OTHER_FILES = [
@@ -532,9 +533,12 @@ def run(
 def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Modules that the program can import."""
     (tmp_path / "parts.py").write_text(PARTS)
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("")
+    (tmp_path / "package" / "inner.py").write_text("x = 3\n")
     (tmp_path / "later.py").write_text("import parts\nx = parts.right")
     monkeypatch.syspath_prepend(str(tmp_path))
-    for name in ("parts", "later"):
+    for name in ("parts", "later", "package", "package.inner"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))  # restored
         del sys.modules[name]
 
