@@ -363,9 +363,11 @@ class _Search:
                 raise HarmfulError
 
     def _fill(self, source: Source, of: ast.expr, held: Held, what: str) -> None:
-        """Stores it in an object, which no other variable may have. `held` is that of the object;
-        `what` is OWN, or DEEP if it is stored in an object within."""
-        while isinstance(of, ast.Subscript):
+        """Stores it in an object, which no other variable may have: that of a variable or an
+        attribute (OWN), or an object within that one (DEEP), but not further within. `held` is what
+        the object then has."""
+        if isinstance(of, ast.Subscript):
+            _check(what != DEEP)
             held, what = held.inside(_key(of.slice)), DEEP
             of = of.value
         match of:
@@ -404,6 +406,8 @@ class _Search:
             is_changed = isinstance(each.parents[node], ast.AugAssign)
             if isinstance(node.ctx, ast.Store) and what:
                 _check(self._names.gets(each, node, what))
+            elif what == DEEP:
+                _check(self._names.keeps_own(each, node))
             call = each.parents[node]
             if isinstance(call, ast.Call) and call.func is node and not held.is_object:
                 continue  # a method of this name: no number can be called
@@ -612,19 +616,18 @@ class _Search:
         function: ast.Attribute,
     ) -> None:
         name, of = function.attr, function.value
-        what = DEEP if isinstance(of, ast.Subscript) else OWN
         if isinstance(argument, ast.keyword):
             _check(name == "update" and argument.arg is not None)
-            self._fill(source, of, held.inside(argument.arg), what)
+            self._fill(source, of, held.inside(argument.arg), OWN)
             return
         _check(call.args == [argument] and not isinstance(argument, ast.Starred))
         if name == "append":
-            self._fill(source, of, held.inside(ANYWHERE), what)
+            self._fill(source, of, held.inside(ANYWHERE), OWN)
         elif name == "extend":
-            self._fill(source, of, held.fixed().moved(), what)
+            self._fill(source, of, held.fixed().moved(), OWN)
         else:
             _check(held.is_dictionary)
-            self._fill(source, of, held.fixed(), what)
+            self._fill(source, of, held.fixed(), OWN)
 
     # Functions of the program.
 

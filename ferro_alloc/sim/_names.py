@@ -17,6 +17,19 @@ from ferro_alloc.sim._variables import variables_of
 
 NEW_ARRAYS = {"zeros", "ones", "empty", "full"}
 NEW_CONTAINERS = {"collections.deque", "collections.defaultdict", "collections.OrderedDict"}
+READS_CONTAINER = {
+    "items",
+    "values",
+    "keys",
+    "get",
+    "pop",
+    "clear",
+    "sum",
+    "mean",
+    "copy",
+    "tolist",
+}
+SHOWS_CONTAINER = {"print", "len", "sum", "min", "max", "str", "repr", "sorted", "any", "all"}
 PLAIN_DECORATORS = {"no_grad", "inference_mode", "staticmethod"}
 NUMBER, OWN, DEEP = "number", "own", "deep"
 """What a variable gets: only numbers; also containers that no other variable had when they were
@@ -144,7 +157,12 @@ class Names:
             before = set(self._known)
             self._known[key] = True  # as far as it depends on itself
             bindings = variables.bindings[scope, text]
-            if not bindings or not all(self.gets(source, each, what) for each in bindings):
+            loads = variables.loads[scope, text] if what == DEEP else []
+            if (
+                not bindings
+                or not all(self.gets(source, each, what) for each in bindings)
+                or not all(self.keeps_own(source, each) for each in loads)
+            ):
                 for each in self._known.keys() - before:
                     del self._known[each]  # they may depend on it
                 self._known[key] = False
@@ -160,7 +178,9 @@ class Names:
         is_shared = False
         match parent:
             case ast.AugAssign(value=value):
-                return what != NUMBER or self.is_number(source, value)
+                if what == DEEP:
+                    return self._is_own(source, value, True)
+                return what == OWN or self.is_number(source, value)
             case ast.AnnAssign(value=None):
                 return True
             case ast.Assign(targets=targets, value=value):
@@ -181,6 +201,37 @@ class Names:
         if what == NUMBER or is_shared:
             return self.is_number(source, value)
         return self._is_own(source, value, what == DEEP)
+
+    def keeps_own(self, source: Source, load: ast.expr) -> bool:
+        """Does this use of a container store nothing in it that others have? A use that gives the
+        container to others may."""
+        user = source.parents[load]
+        after = source.parents[user]
+        match user:
+            case ast.Subscript(ctx=ast.Store()):
+                match after:
+                    case ast.AugAssign():
+                        return True
+                    case ast.Assign(targets=[target], value=value) if target is user:
+                        return self._is_own(source, value, True)
+                return False
+            case ast.Subscript():
+                return True
+            case ast.Attribute(attr=name) if isinstance(after, ast.Call) and after.func is user:
+                values = [*after.args, *(each.value for each in after.keywords)]
+                return name in READS_CONTAINER or (
+                    name in ("append", "extend", "update")
+                    and all(self._is_own(source, each, True) for each in values)
+                )
+            case ast.Attribute(attr="shape" | "dtype" | "ndim"):
+                return True
+            case ast.Call(func=ast.Name(id=name) as function) if name in SHOWS_CONTAINER:
+                return self.is_builtin(source, function)
+            case ast.For(iter=of) | ast.comprehension(iter=of):
+                return of is load
+            case ast.FormattedValue(value=of):
+                return of is load
+        return False
 
     def _is_own(self, source: Source, node: ast.expr, deep: bool) -> bool:
         match node:

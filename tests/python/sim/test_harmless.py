@@ -396,6 +396,27 @@ HARMFUL = [
     "n = w.item()\ndef f(n=n): return range(n)\nf()",
     "n = w.item()\nf = lambda n=n: range(n)\nf()",
     "def at(n): return lambda f: range(n)\nn = w.item()\n@at(n)\ndef f(n): pass",
+    "d = {}\nx = {}\nx['a'] = d\nx['a']['b'] = w.item()\ny = range(d['b'])",
+    "d = {}\nx = []\nx.append(d)\nx[0]['b'] = w.item()\ny = range(d['b'])",
+    "d = []\nx = {'a': []}\nx['a'] = d\nx['a'].append(w.item())\ny = range(d[0])",
+    "d = []\nx = {}\nx.update(a=d)\nx['a'].append(w.item())\ny = range(d[0])",
+    "d = []\nx = [[]]\nx += [d]\nx[1].append(w.item())\ny = range(d[0])",
+    "d = []\nx = [[]]\nx.extend([d])\nx[1].append(w.item())\ny = range(d[0])",
+    "d = []\nx = [[]]\nx.insert(0, d)\nx[0].append(w.item())\ny = range(d[0])",
+    "d = []\nx = [[]]\nx[0], y = d, 3\nx[0].append(w.item())\ny = range(d[0])",
+    "d = []\nx = [[]]\nfor x[0] in [d]: x[0].append(w.item())\ny = range(d[0])",
+    "d = []\nx = [[]]\nx[0] = y = []\nx[0].append(w.item())\ny = range(y[0])",
+    "d = []\ndef put(x): x[0] = d\nx = [[]]\nput(x)\nx[0].append(w.item())\ny = range(d[0])",
+    "d = []\nx = [[]]\ny = x\ny[0] = d\nx[0].append(w.item())\ny = range(d[0])",
+    "d = []\nx = [[[]]]\nx[0][0] = d\nx[0][0].append(w.item())\ny = range(d[0])",
+    "d = {'a': {}}\nd['a']['b'] = []\nx = d['a']\nx['b'] = y = []\n"
+    "d['a']['b'].append(w.item())\nz = range(y[0])",
+    "import torch\nd = torch.zeros(1)\nx = {}\nx['a'] = d\nx['a'] += w.item()\n"
+    "y = torch.zeros(int(d))",
+    "class C:\n    def __init__(self, d):\n        self.x = {}\n        self.x['a'] = d\n"
+    "    def put(self): self.x['a'].append(w.item())\nd = []\nC(d).put()\ny = range(d[0])",
+    "d = [3]\nx = {'a': {'b': [3]}}\nx['a']['b'] = d\nx['a']['b'] += [w.item()]\ny = range(d[1])",
+    "x = [[3]]\ny = x.copy()\ny[0] = d = []\nx[0].append(w.item())\nz = range(y[0][0] if d else 3)",
     # Reflection.
     "n = w.item()\nx = range(locals()['n'])",
     "n = w.item()\nx = range(globals()['n'])",
