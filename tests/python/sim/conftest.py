@@ -1,14 +1,17 @@
-"""The command `simulate` as a fixture."""
+"""The command `simulate` as a fixture, and what is no part of a program that a test runs."""
 
 from __future__ import annotations
 
 import json
+import sys
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ferro_alloc.sim import _sources
 from tests.programs import Completed
 from tests.python.commands import command
 
@@ -37,3 +40,13 @@ def simulate(tmp_path: Path) -> Simulate:
         return done, json.loads(found.read_text())
 
     return run
+
+
+def leave_out_what_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets no file count as the program's that this process has loaded or runs, or that is a
+    test's."""
+    files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    files += [frame.f_code.co_filename for frame, _ in traceback.walk_stack(None)]
+    loaded = tuple(file for file in files if file and _sources.is_of_program(file))
+    checkout = str(Path(__file__).parents[3]) + "/"
+    monkeypatch.setattr(_sources, "_LIBRARIES", (*_sources._LIBRARIES, checkout, *loaded))

@@ -11,7 +11,7 @@ import torch
 
 from ferro_alloc.sim import _harmless, _sources
 from ferro_alloc.sim._harmless import is_harmless
-from tests.python.sim.conftest import Simulate
+from tests.python.sim.conftest import Simulate, leave_out_what_is_loaded
 
 METER = """\
 class Meter:
@@ -521,9 +521,7 @@ def no_sources_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_sources, "_sources", {})
     monkeypatch.setattr(_harmless, "_known", {})
     monkeypatch.setattr(_harmless, "_last", [])
-    # The tests and benchmarks that this process has loaded are not a part of the programs.
-    checkout = str(Path(__file__).parents[3]) + "/"
-    monkeypatch.setattr(_sources, "_LIBRARIES", (*_sources._LIBRARIES, checkout))
+    leave_out_what_is_loaded(monkeypatch)
 
 
 def run(

@@ -15,6 +15,7 @@ import pytest
 
 from ferro_alloc.sim import _harmless, _sources
 from ferro_alloc.sim._harmless import is_harmless
+from tests.python.sim.conftest import leave_out_what_is_loaded
 
 Lines = list[str]
 KEYS = ('"a"', '"b"')
@@ -271,8 +272,7 @@ class Programs:
 def test_no_harmless_number_decides(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkout = str(Path(__file__).parents[3]) + "/"
-    monkeypatch.setattr(_sources, "_LIBRARIES", (*_sources._LIBRARIES, checkout))
+    leave_out_what_is_loaded(monkeypatch)
     monkeypatch.setattr(_harmless, "_known", {})
     programs = Programs(seed)
     shown = decide = 0
