@@ -17,15 +17,26 @@ constexpr MeasuredConvolution kMeasured[] = {
 #include "sim/libraries/cudnn/measured.inc"
 };
 
-// A copy of a tensor counts 1, 2 and 4 for the input, the output and the weights.
-constexpr unsigned kInput = 1, kOutput = 2, kWeights = 4, kAll = kInput | kOutput | kWeights;
+// Copies of tensors. Kernels for tensor cores read 16 bytes at once; some copy tensors of other
+// channels with more channels, some without.
+struct Copies {
+  bool inputs = false, outputs = false, weights = false;
+  bool padded = false;
 
-std::int64_t of_copies(const ConvolutionShape& s, unsigned which) {
-  const TensorCopies copies(s);
-  return ((which & kInput) != 0 ? copies.inputs : 0) +
-         ((which & kOutput) != 0 ? copies.outputs : 0) +
-         ((which & kWeights) != 0 ? copies.weights : 0);
+  auto operator<=>(const Copies&) const = default;
+};
+
+std::int64_t bytes_of(const Copies& copies, const ConvolutionShape& s) {
+  const std::int64_t step = copies.padded ? (s.element == 4 ? 4 : 8) : 1;
+  const auto channels = [&](std::int64_t count) { return (count + step - 1) / step * step; };
+  const std::int64_t elements =
+      copies.inputs * s.images * channels(s.inputs) * s.input_places +
+      copies.outputs * s.images * channels(s.outputs) * s.output_places +
+      copies.weights * channels(s.outputs) * channels(s.inputs / s.groups) * s.window;
+  return elements * s.element;
 }
+
+constexpr Copies kAll{true, true, true, true};
 
 // Of one slice of the sums of weight gradients.
 double bytes_of_sums(const ConvolutionShape& s) {
@@ -33,14 +44,18 @@ double bytes_of_sums(const ConvolutionShape& s) {
 }
 
 // Coordinates whose differences tell how unlike two convolutions are, in factors of two. Channels
-// decide most, then the number of positions in all images.
-using Place = std::array<float, 5>;
+// decide most, then the number of positions in all images and the stride.
+using Place = std::array<float, 7>;
 
 float log2_of(std::int64_t number) { return std::log2(static_cast<float>(number)); }
 
 Place place_of(const ConvolutionShape& s) {
-  return {log2_of(s.inputs), log2_of(s.outputs), 0.5F * log2_of(s.images * s.output_places),
-          0.15F * log2_of(s.output_places), s.is_half ? 0.1F : 0.0F};
+  const float inputs = log2_of(s.input_places);
+  const float outputs = log2_of(s.output_places);
+  return {
+      0.8F * log2_of(s.inputs),  0.8F * log2_of(s.outputs), 0.5F * (log2_of(s.images) + outputs),
+      0.5F * (inputs - outputs), 0.15F * outputs,           0.3F * log2_of(s.groups),
+      s.is_half ? 0.1F : 0.0F};
 }
 
 float distance(const Place& one, const Place& other) {
@@ -98,7 +113,7 @@ Known known_at(std::uint32_t index, Pass pass) {
 
 // Which tensors a kernel copied, and what it requested beyond the copies.
 struct Parts {
-  unsigned copies = 0;
+  Copies copies;
   std::int64_t left = 0;
   // Some kernels, such as those of Winograd, need more than all of the tensors.
   bool exceeds_tensors = false;
@@ -113,27 +128,30 @@ struct Parts {
 Parts parts_of(const Known& measured) {
   constexpr std::int64_t kLess = 4096;
   constexpr std::int64_t kMuch = 16 << 20;
-  Parts best{0, std::numeric_limits<std::int64_t>::max(), false};
-  for (unsigned which = 0; which <= kAll; ++which) {
-    const std::int64_t left = measured.bytes - of_copies(measured.shape, which);
-    if (left >= -kLess && std::abs(left) < std::abs(best.left)) best = {which, left, false};
+  Parts best{{}, std::numeric_limits<std::int64_t>::max(), false};
+  for (const bool padded : {true, false}) {
+    for (unsigned which = 0; which < 8; ++which) {
+      const Copies copies{(which & 1) != 0, (which & 2) != 0, (which & 4) != 0, padded};
+      const std::int64_t left = measured.bytes - bytes_of(copies, measured.shape);
+      if (left >= -kLess && std::abs(left) < std::abs(best.left)) best = {copies, left, false};
+    }
   }
-  best.exceeds_tensors = best.left > std::max(kMuch, of_copies(measured.shape, kAll));
+  best.exceeds_tensors = best.left > std::max(kMuch, bytes_of(kAll, measured.shape));
   return best;
 }
 
 // The workspace of `shape` with the kernel that `measured` has.
 std::int64_t as_in(const Known& measured, const ConvolutionShape& shape, Pass pass) {
   const Parts parts = parts_of(measured);
-  const auto ratio = [&](auto bytes) {
-    return static_cast<double>(bytes(shape)) / static_cast<double>(bytes(measured.shape));
-  };
-  const double growth = parts.exceeds_tensors
-                            ? ratio([](const auto& s) { return of_copies(s, kAll); })
-                        : pass == Pass::kWeightGradient ? ratio(bytes_of_sums)
-                                                        : 1;
+  double growth = 1;
+  if (parts.exceeds_tensors) {
+    growth = static_cast<double>(bytes_of(kAll, shape)) /
+             static_cast<double>(bytes_of(kAll, measured.shape));
+  } else if (pass == Pass::kWeightGradient) {
+    growth = bytes_of_sums(shape) / bytes_of_sums(measured.shape);
+  }
   const double left = std::max(0.0, static_cast<double>(parts.left) * growth);
-  return of_copies(shape, parts.copies) + static_cast<std::int64_t>(left);
+  return bytes_of(parts.copies, shape) + static_cast<std::int64_t>(left);
 }
 
 }  // namespace
