@@ -1,6 +1,5 @@
 #include "values/evaluated_call.h"
 
-#include <algorithm>
 #include <string>
 
 namespace ferro::values {
@@ -23,8 +22,11 @@ void Reads::note(const InOperator& inside, const OperatorTraits& traits,
   const bool harmless = integers && is_harmless();
   const std::string where = harmless ? std::string() : reached(integers);
   const bool shown = harmless || (!integers && where.empty());
-  const Learned learned = shown ? Learned::kFloat : Learned::kInteger;
-  note_read(traits.name, unknown ? learned : std::min(learned, Learned::kDrawn), where);
+  const Learned of_draws = shown ? Learned::kDrawnFloat : Learned::kDrawn;
+  const Learned of_numbers = shown                              ? Learned::kFloat
+                             : integers || is_used_as_integer() ? Learned::kInteger
+                                                                : Learned::kDecidingFloat;
+  note_read(traits.name, unknown ? of_numbers : of_draws, where);
 }
 
 }  // namespace ferro::values

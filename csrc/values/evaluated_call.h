@@ -31,7 +31,7 @@ decltype(auto) call_operator(const OperatorTraits& traits, const Arguments& argu
     return call(inside);
   } catch (const std::exception& error) {
     inside.set_failed();
-    note_failure(traits.name, error.what());
+    note_failure(traits.name, error.what(), inside.is_outermost());
     throw;
   }
 }

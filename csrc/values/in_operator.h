@@ -42,6 +42,10 @@ class InOperator {
   static bool is_part() {
     return innermost_->outer_ != nullptr && innermost_->outer_->traits_.kind != Kind::kElsewhere;
   }
+  // Whether no operator of PyTorch's is around it: one of another library may catch its exceptions.
+  bool is_outermost() const {
+    return outer_ == nullptr || outer_->traits_.kind == Kind::kElsewhere;
+  }
   // It ends with an exception.
   void set_failed() { has_failed_ = true; }
   // Whether it launched kernels itself so far, and not only by other operators.

@@ -13,12 +13,18 @@ using ferro::values::Read;
 
 namespace {
 // In the order of `Learned`.
-constexpr const char* kLearned[] = {"float", "drawn", "integer", "size"};
+constexpr const char* kLearned[] = {"float", "float", "drawn", "float", "integer", "size"};
+
+bool is_drawn(const Read& read) {
+  using ferro::values::Learned;
+  return read.learned == Learned::kDrawnFloat || read.learned == Learned::kDrawn;
+}
 }  // namespace
 
 PYBIND11_MODULE(_values, module) {
   module.def("install", &ferro::values::install, py::arg("compute"));
-  module.def("set_library_folders", &ferro::values::set_library_folders, py::arg("folders"));
+  module.def("set_library_folders", &ferro::values::set_library_folders, py::arg("folders"),
+             py::arg("standard"));
   module.def("set_uses", &ferro::values::set_uses, py::arg("reached"), py::arg("is_harmless"));
   module.def("forget_unset",
              py::overload_cast<int, std::uint64_t, std::size_t>(&ferro::values::forget_unset),
@@ -38,7 +44,7 @@ PYBIND11_MODULE(_values, module) {
     for (const Read& read : ferro::values::reads()) {
       all.append(py::make_tuple(read.place, read.operation, read.count,
                                 kLearned[static_cast<std::size_t>(read.learned)], read.last,
-                                read.reached, read.rows));
+                                read.reached, read.rows, is_drawn(read)));
     }
     return all;
   });
@@ -46,13 +52,15 @@ PYBIND11_MODULE(_values, module) {
   module.def("note_failed_request", &ferro::values::note_failed_request, py::arg("number"));
   module.def("done_without", &ferro::values::done_without);
   module.def("kernels", &ferro::values::kernels);
+  module.def("has_benchmarked", &ferro::values::has_benchmarked);
   module.def("note_own_launches", &ferro::values::note_own_launches, py::arg("change"));
   module.def("use_as_integers", &ferro::values::use_as_integers, py::arg("change"));
   module.def("use_as_text", &ferro::values::use_as_text, py::arg("change"));
   module.def("failures", [] {
     py::list all;
     for (const Failure& failure : ferro::values::failures()) {
-      all.append(py::make_tuple(failure.library, failure.operation, failure.message));
+      all.append(py::make_tuple(failure.library, failure.operation, failure.message, failure.place,
+                                failure.count));
     }
     return all;
   });

@@ -34,6 +34,7 @@ using c10::OperatorHandle;
 using torch::jit::Stack;
 
 std::atomic<bool> any_unseen = false;
+std::atomic<bool> any_benchmarked = false;
 
 // While it exists, what the thread's operator reads back is zero, and searches find the first element.
 // Its results are computed without that, or unknown.
@@ -68,6 +69,7 @@ class Wrapper : public c10::OperatorKernel {
       : kernel_(std::move(kernel)),
         traits_(std::move(traits)),
         computable_(key == DispatchKey::CUDA),
+        may_benchmark_(traits_.name.starts_with("aten::cudnn_convolution")),
         sparse_(key == DispatchKey::SparseCUDA ? sparse_evaluation(traits_.name) : nullptr) {}
 
   void operator()(const OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
@@ -77,6 +79,9 @@ class Wrapper : public c10::OperatorKernel {
         compute(op, keys, stack, inside);
       } else {
         kernel_.callBoxed(op, keys, stack);
+      }
+      if (may_benchmark_ && at::globalContext().benchmarkCuDNN()) {
+        any_benchmarked.store(true, std::memory_order_relaxed);
       }
     });
   }
@@ -130,6 +135,7 @@ class Wrapper : public c10::OperatorKernel {
   const c10::SafeKernelFunction kernel_;
   const OperatorTraits traits_;
   const bool computable_;
+  const bool may_benchmark_;  // cuDNN compares its algorithms, if the program asks for that
   const SparseEvaluation sparse_;
 };
 
@@ -277,6 +283,8 @@ void wrap_new_operators() {
 void note_own_launches(int change) {
   gpu().counts()->noting += static_cast<std::uint64_t>(static_cast<std::int64_t>(change));
 }
+
+bool has_benchmarked() { return any_benchmarked.load(std::memory_order_relaxed); }
 
 void note_failed_request(std::uint64_t number) { InOperator::add_failed_request(number); }
 

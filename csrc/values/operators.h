@@ -17,6 +17,9 @@ void install(bool compute);
 // The allocator's request of this number failed in this thread. If its operator ends without an
 // exception, `done_without` lists it.
 void note_failed_request(std::uint64_t number);
+// Whether a convolution of cuDNN ran while cuDNN compared algorithms for PyTorch
+// (torch.backends.cudnn.benchmark).
+bool has_benchmarked();
 // Between these calls (1 and -1) the thread launches kernels outside of operators, and tells by
 // `ferro_sim::launch` what they write through their arguments.
 void note_own_launches(int change);

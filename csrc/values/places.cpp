@@ -2,10 +2,16 @@
 
 #include "values/value.h"
 
+#include <c10/util/Type.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/graph_task.h>
+
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <map>
 #include <mutex>
+#include <typeinfo>
 #include <utility>
 
 namespace py = pybind11;
@@ -38,6 +44,11 @@ Notes& notes() {
 std::vector<std::string>& library_folders() {
   static auto* const folders = new std::vector<std::string>;
   return *folders;
+}
+
+std::string& standard_library() {
+  static auto* const folder = new std::string;
+  return *folder;
 }
 
 // Also what Inductor generates, and Python's own start of a program.
@@ -75,32 +86,78 @@ py::object reading_frame() {
   return frame && !frame.is_none() && !is_of_torch(file_of(frame)) ? frame : py::object();
 }
 
-// Also what libraries make of text.
+// Also what libraries make of text, and Python's own library.
 bool is_installed(const std::string& file) {
-  return file == "<string>" || file.find("-packages/") != std::string::npos;
+  return file == "<string>" || file.find("-packages/") != std::string::npos ||
+         (!standard_library().empty() && file.starts_with(standard_library()));
 }
 
-// The innermost line of the program, else of a library that it uses.
-std::string current_place() {
-  if (Py_IsInitialized() == 0) {
-    return {};
-  }
-  const py::gil_scoped_acquire gil;
+// PyTorch's function that waits for a backward pass.
+bool runs_backward(const py::object& frame) {
+  return frame.attr("f_code").attr("co_name").cast<std::string>() == "_engine_run_backward";
+}
+
+// The innermost line of the program at or above the frame, else of a library that it uses. With
+// autograd's node, if the frames inside of the backward pass have no line of the program.
+std::string place_of(py::object frame) {
   std::string of_library;
-  py::object frame = current_frame();
+  bool in_backward = false;
+  const auto with_node = [&](std::string place) {
+    const auto node = in_backward ? torch::autograd::get_current_node() : nullptr;
+    if (node == nullptr || place.empty()) {
+      return place;
+    }
+    const std::string name = c10::demangle(typeid(*node).name());
+    return place + " (" + name.substr(name.rfind(':') + 1) + ")";
+  };
   for (; frame && !frame.is_none(); frame = frame.attr("f_back")) {
     const std::string file = file_of(frame);
-    if (is_of_torch(file) || (is_installed(file) && !of_library.empty())) {
+    if (is_of_torch(file)) {
+      in_backward = in_backward || runs_backward(frame);
+      continue;
+    }
+    if (is_installed(file) && !of_library.empty()) {
       continue;
     }
     std::string place = file.substr(file.rfind('/') + 1) + ":" +
                         py::str(frame.attr("f_lineno")).cast<std::string>();
     if (!is_installed(file)) {
-      return place;
+      return with_node(std::move(place));
     }
-    of_library = std::move(place);
+    of_library = with_node(std::move(place));
   }
   return of_library;
+}
+
+// The frame of the thread that waits for this thread's backward pass; the main thread's if that is
+// not known.
+py::object waiting_frame() {
+  const auto frames = py::module_::import("sys").attr("_current_frames")().cast<py::dict>();
+  const py::object main = py::module_::import("threading").attr("main_thread")().attr("ident");
+  py::object found = frames.attr("get")(main);
+  if (!found.is_none() && runs_backward(found)) {
+    return found;
+  }
+  std::vector<py::object> waiting;
+  for (const auto& [thread, frame] : frames) {
+    if (runs_backward(py::reinterpret_borrow<py::object>(frame))) {
+      waiting.push_back(py::reinterpret_borrow<py::object>(frame));
+    }
+  }
+  return waiting.size() == 1 ? waiting.front() : found;
+}
+
+std::string current_place() {
+  if (Py_IsInitialized() == 0) {
+    return {};
+  }
+  const py::gil_scoped_acquire gil;
+  // Preserves an error that propagates through the caller.
+  const py::error_scope kept;
+  std::string place = place_of(current_frame());
+  // A thread of autograd has no line of its own.
+  const bool is_autograds = torch::autograd::get_current_graph_task_id() != -1;
+  return place.empty() && is_autograds ? place_of(waiting_frame()) : place;
 }
 
 struct Mark {
@@ -116,8 +173,9 @@ constexpr Mark kMarks[] = {
 
 }  // namespace
 
-void set_library_folders(std::vector<std::string> folders) {
+void set_library_folders(std::vector<std::string> folders, std::string standard) {
   library_folders() = std::move(folders);
+  standard_library() = standard.empty() ? "" : std::move(standard) + "/";
   for (std::string& folder : library_folders()) {
     folder += '/';
   }
@@ -126,9 +184,13 @@ void set_library_folders(std::vector<std::string> folders) {
 void note_read(const std::string& operation, Learned learned, const std::string& where,
                const std::string& rows_of_size) {
   std::string place = current_place();
-  learned = as_text > 0 ? Learned::kFloat : learned;
+  const bool of_draws = learned == Learned::kDrawn || learned == Learned::kDrawnFloat;
+  if (as_text > 0) {
+    learned = of_draws ? Learned::kDrawnFloat : Learned::kFloat;
+  }
   const std::string of_masks = take_mask_reads();
-  const std::string rows = learned == Learned::kInteger ? of_masks : rows_of_size;
+  const bool is_number = learned == Learned::kInteger || learned == Learned::kDecidingFloat;
+  const std::string rows = is_number ? of_masks : rows_of_size;
   Notes& n = notes();
   const std::lock_guard lock(n.mutex);
   ++n.read_count;
@@ -152,8 +214,8 @@ void note_read(const std::string& operation, Learned learned, const std::string&
   if (n.reads.size() < kMaxReported) {
     std::fprintf(stderr, "ferro_alloc: %s reads values that %s (%s)\n",
                  place.empty() ? "the program" : place.c_str(),
-                 learned == Learned::kDrawn ? "follow from choices that the simulated GPU drew"
-                                            : "the simulated GPU did not compute",
+                 of_draws ? "follow from choices that the simulated GPU drew"
+                          : "the simulated GPU did not compute",
                  operation.c_str());
   }
   n.reads.push_back({std::move(place), operation, 1, learned, n.read_count, where, rows});
@@ -161,6 +223,7 @@ void note_read(const std::string& operation, Learned learned, const std::string&
 
 void use_as_integers(int change) { as_integers += change; }
 void use_as_text(int change) { as_text += change; }
+bool is_used_as_integer() { return as_integers > 0; }
 
 void set_uses(py::function reached, py::function is_harmless) {
   uses() = {std::move(reached), std::move(is_harmless)};
@@ -189,21 +252,27 @@ std::string reached(bool integers) {
   return unknown ? "a conversion to an integer or a condition in the same line" : found;
 }
 
-void note_failure(const std::string& operation, const std::string& message) {
+void note_failure(const std::string& operation, const std::string& message, bool leaves) {
   const auto* const mark = std::find_if(
       std::begin(kMarks), std::end(kMarks),
       [&](const Mark& known) { return message.find(known.in_message) != std::string::npos; });
   if (mark == std::end(kMarks)) {
     return;
   }
+  const std::string place = current_place();
   Notes& n = notes();
   const std::lock_guard lock(n.mutex);
-  const bool known = std::any_of(n.failures.begin(), n.failures.end(), [&](const Failure& other) {
-    return other.library == mark->library && other.operation == operation;
+  auto found = std::find_if(n.failures.begin(), n.failures.end(), [&](const Failure& other) {
+    return other.library == mark->library && other.operation == operation && other.place == place;
   });
-  if (!known && n.failures.size() < kMaxKept) {
-    n.failures.push_back({mark->library, operation, message.substr(0, message.find('\n'))});
+  if (found == n.failures.end()) {
+    if (n.failures.size() >= kMaxKept) {
+      return;
+    }
+    n.failures.push_back({mark->library, operation, message.substr(0, message.find('\n')), place});
+    found = std::prev(n.failures.end());
   }
+  found->count += leaves ? 1 : 0;
 }
 
 void note_kernel(const std::string& name) {

@@ -15,14 +15,16 @@ namespace ferro::values {
 
 // What the program learned from a read.
 enum class Learned : std::uint8_t {
-  kFloat,    // floating-point numbers, which most programs print, or integers that are harmless
-  kDrawn,    // sizes, integers or booleans that follow from drawn choices and known values alone
-  kInteger,  // integers or booleans: counts, positions, branches
-  kSize,     // the size of an operator's result
+  kFloat,       // floating-point numbers, which most programs print, or integers that are harmless
+  kDrawnFloat,  // the same, and they follow from drawn choices and known values alone
+  kDrawn,       // sizes, integers, booleans or deciding numbers that follow from these alone
+  kDecidingFloat,  // floating-point numbers that reach a condition, an integer or an index
+  kInteger,        // integers or booleans: counts, positions, branches
+  kSize,           // the size of an operator's result
 };
 
 struct Read {
-  std::string place;  // "train.py:12", or empty outside of Python
+  std::string place;  // "train.py:12", in a backward pass "train.py:12 (MulBackward0)", or empty
   std::string operation;
   std::uint64_t count = 0;
   Learned learned = Learned::kFloat;
@@ -38,10 +40,15 @@ struct Failure {
   std::string library;
   std::string operation;
   std::string message;  // its first line
+  std::string place;    // as of a `Read`
+  // How often the exception reached the code that called PyTorch.
+  std::uint64_t count = 0;
 };
 
-// Lines of files in these folders are not the program's. Called before the first read.
-void set_library_folders(std::vector<std::string> folders);
+// Lines of files in these folders are not the program's. `standard` is the folder of Python's own
+// library: its lines stand for a place only if no line of the program is known. Called before the
+// first read.
+void set_library_folders(std::vector<std::string> folders, std::string standard);
 
 // What reached() and is_harmless() ask about the frame that reads: `reached(frame, integers)` and
 // `is_harmless(frame)`. Called before the first read.
@@ -64,8 +71,11 @@ std::string reached(bool integers);
 bool is_harmless();
 // Between these, it only prints what it reads. Such reads count as those of floating-point numbers.
 void use_as_text(int change);
-// Records an operator's exception if it names a library of NVIDIA.
-void note_failure(const std::string& operation, const std::string& message);
+// Whether the thread turns what it reads now into an integer or a branch.
+bool is_used_as_integer();
+// Records an operator's exception if it names a library of NVIDIA. `leaves`: no operator of PyTorch's
+// is around this one, so the program gets it.
+void note_failure(const std::string& operation, const std::string& message, bool leaves);
 
 // Records the place where a kernel of this name was first launched from outside of operators.
 void note_kernel(const std::string& name);

@@ -8,6 +8,9 @@ floating-point numbers do not, because programs print, log and average them; the
 So are integers and booleans of which the source proves that they are only shown. The rule errs
 where the source of a floating-point number's use is missing, and where an integer is only shown in
 a way that the rule does not know.
+
+A program that went on after an operator that the simulated GPU refused makes it unsure too, and one
+whose memory is within the margin of cuDNN's choice of algorithms.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 from ferro_alloc import sim
+from ferro_alloc.fit import _benchmark, _refused
 from ferro_alloc.sim._missing import MOST_NAMED, times
 
 Result = dict[str, Any]
@@ -31,8 +35,8 @@ OR_FITS = "so it may have taken another way than on a card, where it may need le
 """What is unsure of a program that fits, and of one that ran out of memory."""
 AMOUNTS = {"fewest": "as few rows as possible", "most": "as many rows as possible"}
 """Of sizes that are not those of zeros, or are extremes of what there can be."""
-STRENGTH = ("size", "integer", "drawn")
-"""What makes a verdict unsure, the most consequential first."""
+STRENGTH = ("size", "integer", "float", "drawn")
+"""What makes a verdict unsure, the most consequential first; numbers if they reach something."""
 
 
 def uncomputed() -> list[Result]:
@@ -45,6 +49,7 @@ def uncomputed() -> list[Result]:
             "reached": read.reached,
             "count": read.count,
             "rows": read.rows,
+            "drawn": read.drawn,
         }
         for read in sim.uncomputed_reads()
     ]
@@ -72,38 +77,45 @@ def may_have_fewer_rows(result: Result) -> bool:
 
 
 def _rows(result: Result) -> set[str]:
-    """Those of sizes, and of integers and booleans that decide something."""
+    """Those of sizes, and of numbers and booleans that decide something."""
     return {
         read["rows"]
         for read in result["uncomputed"]
-        if read["learned"] == "size" or (read["learned"] == "integer" and read["reached"])
+        if read["learned"] == "size"
+        or (read["learned"] in ("integer", "float") and read["reached"])
     }
 
 
 def is_sure(result: Result) -> bool:
-    """Whether neither a size nor a branch depended on values that were not computed."""
-    reads = result["uncomputed"]
-    return bool(result["values"]) and all(read["learned"] == "float" for read in reads)
+    """Whether neither a size nor a branch depended on values that were not computed or on what was
+    refused, and the memory is beyond the margin of cuDNN's algorithms."""
+    depended = _depended(result) or _refused.went_on(result) or _benchmark.decides(result)
+    return bool(result["values"]) and not depended
 
 
 def lacks_surely(result: Result) -> bool:
     """Whether a program that ran out of memory would do so with every value: all sizes were the
-    smallest possible, and no branch depended on uncomputed values."""
+    smallest possible, and no branch depended on uncomputed values or on what was refused."""
+    if _refused.went_on(result) or _benchmark.decides(result):
+        return False
     return bool(result["values"]) and all(
-        read["learned"] == "float" or (read["learned"] == "size" and read["rows"] == "fewest")
-        for read in result["uncomputed"]
+        read["learned"] == "size" and read["rows"] == "fewest" for read in _depended(result)
     )
 
 
+def _depended(result: Result) -> list[Result]:
+    """The reads that make the verdict unsure."""
+    return [read for read in result["uncomputed"] if read["learned"] != "float" or read["reached"]]
+
+
 def lines_of(result: Result) -> list[str]:
-    """The places and the assumption for each, if the verdict is unsure."""
-    if not result["values"]:
-        return [
-            "  no values were computed (--no-values, --no-backing, or a mode other than eager), so "
-            "the program read zeros",
-            f"  {OR_FITS if result['out_of_memory'] else OTHERWISE}",
-        ]
+    """The places and the assumption for each, if the verdict is unsure, and what was refused."""
     lines = []
+    if not result["values"]:
+        lines.append(
+            "  no values were computed (--no-values, --no-backing, or a mode other than eager), so "
+            "the program read zeros, or what other tensors had left in the memory"
+        )
     reads = _strongest(result)
     if reads:
         lines.append(
@@ -115,23 +127,24 @@ def lines_of(result: Result) -> list[str]:
         lines.append(f"    {read['place']} ({times(read['count'])}): {assumed}")
     if len(reads) > MOST_NAMED:
         lines.append(f"    and at {len(reads) - MOST_NAMED} more lines")
-    if reads and not result["out_of_memory"]:
+    lines += _refused.lines_of(result)
+    if lines and not result["out_of_memory"]:
         lines.append(f"  {OTHERWISE}")
-    elif not lacks_surely(result):
+    elif lines and not lacks_surely(result):
         lines.append(f"  {OR_FITS}")
     return lines
 
 
 def decisive_places(result: Result) -> set[str]:
     """The places whose reads make the verdict unsure."""
-    return {read["place"] for read in result["uncomputed"] if read["learned"] in STRENGTH}
+    return {read["place"] for read in _depended(result)}
 
 
 def _strongest(result: Result) -> list[Result]:
     """For each of these places what is most consequential, the most consequential first."""
     found: dict[str, Result] = {}
     for read in sorted(
-        (read for read in result["uncomputed"] if read["learned"] in STRENGTH),
+        _depended(result),
         key=lambda read: STRENGTH.index(read["learned"]),
     ):
         first = found.setdefault(read["place"], {**read, "count": 0})

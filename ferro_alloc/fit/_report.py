@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ferro_alloc._status import size_text
 from ferro_alloc._tables import table
-from ferro_alloc.fit import _certainty, _range
+from ferro_alloc.fit import _benchmark, _certainty, _range, _refused
 from ferro_alloc.fit._result import FITTING, RAN_OUT, Result
+from ferro_alloc.fit._shortage import is_limited, short_by
 from ferro_alloc.fit._stopping import TIME_LIMIT
 from ferro_alloc.sim._missing import times
 
@@ -29,21 +30,6 @@ KIND_NAMES = {
 }
 
 
-def short_by(result: Result) -> int:
-    """Minimum bytes that the request lacked, beyond the driver's free memory or the limit."""
-    failure = result["out_of_memory"] or {}
-    requested = int(failure.get("requested_bytes", 0))
-    if is_limited(failure):
-        return int(failure["reserved_bytes"]) + requested - int(failure["limit_bytes"])
-    return max(0, requested - int(failure.get("device_free_bytes", 0)))
-
-
-def is_limited(failure: Result) -> bool:
-    """Whether the program's own limit, and not the card, refused a request."""
-    limit = failure.get("limit_bytes")
-    return limit is not None and failure["reserved_bytes"] + failure["requested_bytes"] > limit
-
-
 def verdict(result: Result) -> str:
     spare = min(device["spare_bytes"] for device in result["devices"])
     capacity = result["card"]["memory_bytes"]
@@ -60,6 +46,11 @@ def verdict(result: Result) -> str:
     room = f"{size_text(spare)} to spare ({100 * spare / capacity:.0f} %)"
     if result["verdict"] in FITTING:
         return f"{result['verdict'].upper()}, with {room}"
+    if end := _refused.end_of(result):
+        return (
+            f"NOT KNOWN: the simulated GPU does not have {end['library']}, and that ended the "
+            f"program. Until then it FITS, with {room}"
+        )
     return f"FITS as far as it ran, with {room}: {_end(result)}"
 
 
@@ -119,7 +110,7 @@ def lines_of(result: Result) -> list[str]:
     name = f"{f'{count} x ' if count > 1 else ''}{card['name']}"
     size = f"{size_text(card['memory_bytes'])}{' (set)' if card['own_memory'] else ''}"
     head = f"{name}, {size}, allocator {result['allocator']}"
-    lines = ["", f"simulated {head}", f"  {verdict(result)}"]
+    lines = ["", f"simulated {head}", f"  {verdict(result)}", *_refused.end_lines(result)]
     if not any(device["peak_in_use_bytes"] for device in result["devices"]):
         lines.append(f"  {UNUSED}")
     lines += range_of(result)
@@ -127,6 +118,7 @@ def lines_of(result: Result) -> list[str]:
     if failure:
         lines += _cause(result, failure)
     lines += _certainty.lines_of(result)
+    lines += _benchmark.lines_of(result)
     if others := result["other_engines"]:
         lines.append(f"  cuDNN took another algorithm for lack of memory, {times(others)}")
     if failure and "requested_bytes" in failure:

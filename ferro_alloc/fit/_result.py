@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ferro_alloc import sim
-from ferro_alloc.fit import _certainty
+from ferro_alloc.fit import _certainty, _refused
 from ferro_alloc.fit._recording import PEAKS, Recording, Sum
 from ferro_alloc.fit._stopping import STATUS
+from ferro_alloc.sim import _control
 from ferro_alloc.sim.cards import LIBRARIES, Card
 
 SCHEMA = 1
@@ -67,7 +68,7 @@ def result_of(
         "exit_status": outcome.status,
         "program_status": outcome.status,
         "partial": outcome.stopped,
-        "ended_by": "" if ran_out or error is None else _certainty.last_read(),
+        "ended_by": "",
         "error": "" if error is None else _one_line(error),
         "ended_at": outcome.place,
         "card": {
@@ -91,8 +92,12 @@ def result_of(
         "rows": rows,
         "all_rows": None,
         "few_rows": None,
+        "refused": _refused.refused(error, outcome.place),
+        "cudnn_benchmark": _control.has_benchmarked(),
         "not_simulated": sim.not_simulated(),
     }
+    if error is not None and not ran_out and _refused.end_of(result) is None:
+        result["ended_by"] = _certainty.last_read()
     result["verdict"], result["exit_status"] = _verdict(result, ran_out, outcome)
     return result
 

@@ -15,10 +15,9 @@ from pathlib import Path
 from ferro_alloc._errors import FerroError
 from ferro_alloc._status import size_text
 from ferro_alloc._tables import table
-from ferro_alloc.fit import _certainty
+from ferro_alloc.fit import _benchmark, _certainty, _refused
 from ferro_alloc.fit._allocators import ALLOCATORS
 from ferro_alloc.fit._range import EXTRA_RUNS
-from ferro_alloc.fit._report import short_by
 from ferro_alloc.fit._result import (
     AS_FAR_AS_KNOWN,
     DOES_NOT_FIT,
@@ -29,12 +28,14 @@ from ferro_alloc.fit._result import (
     UNKNOWN,
     Result,
 )
+from ferro_alloc.fit._shortage import short_by
 from ferro_alloc.fit._stopping import INTERRUPTED, STATUS, TERMINATED, Stopped
+from ferro_alloc.sim._missing import ABOUT_CALLS, NOTHING_MISSING
 
 COLUMNS = {"all": "with all rows", "none": "with the fewest rows"}
 """The heads of the columns of runs with other rows."""
-LAST_LINES = 12
-"""Number of stderr lines that are shown for a failed program."""
+LAST_LINES = 24
+"""Maximum number of stderr lines that are shown for a failed program: the last ones."""
 PLENTY = 16
 """Multiple of the card's memory in the run that finds out how much a program needs."""
 
@@ -67,15 +68,29 @@ class Child:
             surroundings = {**(self.environ or os.environ), **(environ or {})}
             status, text = execute(words, surroundings, self.folder, shows_output)
             said = text.splitlines()
-            end = next((i for i, line in enumerate(said) if line[:10] == "simulated "), None)
+            # The report stands at the end.
+            heads = [i for i, line in enumerate(said) if line.startswith("simulated ")]
+            end = heads[-1] if heads else None
             if shows_output:
                 print("\n".join(said[:end]), file=sys.stderr, flush=True)
             if not found.exists():
                 raise FerroError(f"the run ended with status {status}:\n{text}")
             result: Result = json.loads(found.read_text())
             if result["verdict"] not in (*FITTING, RAN_OUT):
-                result["stderr"] = said[:end][-LAST_LINES:]
+                result["stderr"] = _last_lines(said[:end])
             return result
+
+
+TRACEBACK = "Traceback (most recent call last):"
+
+
+def _last_lines(said: list[str]) -> list[str]:
+    """The last traceback and what follows it, or else the last lines; the end of them, if they are
+    many."""
+    while said and not said[-1].strip():
+        said = said[:-1]
+    begin = max((i for i, line in enumerate(said) if line == TRACEBACK), default=0)
+    return said[begin:] if len(said) - begin <= LAST_LINES else said[-LAST_LINES:]
 
 
 def execute(
@@ -127,6 +142,8 @@ def _outcome(result: Result) -> tuple[str, str]:
         return result["verdict"], f"{size_text(_peaks(result)['spare_bytes'])} to spare"
     if result["partial"]:
         return result["partial"], ""
+    if end := _refused.end_of(result):
+        return f"not known: no {end['library']}", ""
     return f"failed, status {result['program_status']}", ""
 
 
@@ -184,7 +201,7 @@ def comparison(result: Result) -> list[str]:
     reason."""
     runs = result["runs"]
     card = runs[0]["card"]
-    head = ("allocator", "verdict", "peak reserved", "peak in use", "room")
+    head = ("allocator", "verdict", "peak reserved", "card in use", "room")
     extra = [run for run in EXTRA_RUNS if any(result[run.key] for result in runs)]
     rows = [(*head, *(COLUMNS[run.rows] for run in extra))]
     for run in runs:
@@ -211,9 +228,28 @@ def comparison(result: Result) -> list[str]:
     unsure = next((run for run in runs if not _certainty.is_sure(run)), None)
     if unsure is not None:
         lines += _certainty.lines_of(unsure)
+    benchmarked = next((run for run in runs if _benchmark.decides(run)), runs[0])
+    lines += _benchmark.lines_of(benchmarked)
     if result["partial"]:
         lines.append(f"  the last run was ended ({result['partial']}): this report is partial")
-    return lines + [line for run in runs for line in _said(run)]
+    lines += dict.fromkeys(line for run in runs for line in _refused.end_lines(run))
+    ends: dict[tuple[str, ...], list[str]] = {}
+    for run in runs:
+        ends.setdefault(tuple(_said(run)), []).append(run["allocator"])
+    for text, names in ends.items():
+        lines += [f"  its last lines under {', '.join(names)}:", *text] if text else []
+    return lines + _not_simulated(runs)
+
+
+def _not_simulated(runs: Sequence[Result]) -> list[str]:
+    """The lines about kernels and calls; of programs that failed also those about values."""
+    every = any(run["verdict"] == UNKNOWN for run in runs)
+    lines = dict.fromkeys(line for run in runs for line in run["not_simulated"])
+    return [
+        f"  {line}"
+        for line in lines
+        if line != NOTHING_MISSING and (every or line.startswith(ABOUT_CALLS))
+    ]
 
 
 def _with_rows(result: Result | None) -> str:
@@ -368,7 +404,7 @@ def answer_of(question: Question, answer: Result) -> list[str]:
     """The table of tries, smallest first, and the answer."""
     tries = sorted(answer["tries"], key=lambda each: each["value"])
     card, name = tries[0]["card"], answer["name"]
-    rows = [(name, "verdict", "peak in use", "room")]
+    rows = [(name, "verdict", "card in use", "room")]
     for each in tries:
         used = size_text(_peaks(each)["peak_in_use_bytes"])
         verdict, room = _outcome(each)
@@ -383,6 +419,7 @@ def answer_of(question: Question, answer: Result) -> list[str]:
         lines.append(f"  {ended}: this report is partial")
     elif failed:
         lines += [f"  the program failed with {name} = {failed[0]['value']}:", *_said(failed[0])]
+        lines += _refused.end_lines(failed[0])
     elif answer["largest"] is None:
         lines.append(f"  it does not fit even with {name} = {question.low}")
     else:

@@ -44,14 +44,15 @@ class UncomputedRead:
     """A place of the program that read values which the simulated GPU did not compute."""
 
     place: str
-    """As in "train.py:12"; empty if no line of Python made the call."""
+    """As in "train.py:12". In a backward pass it is the line that started it, with autograd's node,
+    as in "train.py:12 (MulBackward0)". Empty if no line of Python made the call."""
     operator: str
     count: int
     learned: str = "float"
     """What the program learned: "float" for floating-point numbers, and for integers or booleans
     that it only shows; "integer" for other integers and booleans; "size" for the size of a result;
-    and "drawn" for integers, booleans or sizes that follow from drawn choices and known values
-    alone."""
+    and "drawn" for integers, booleans, sizes or numbers that decide something, if they follow from
+    drawn choices and known values alone."""
     last: int = 0
     """The number of its last read, counted over all places from 1."""
     reached: str = ""
@@ -62,6 +63,14 @@ class UncomputedRead:
     """Of sizes: "fewest" or "most", if all of them were the smallest or the largest possible ones,
     and "zeros" for others, which zeros gave; empty if only one size was possible. Of integers and
     booleans that follow from masks of unknown numbers: "fewest" if all were zeros, else "zeros"."""
+    drawn: bool = False
+    """Whether it follows from drawn choices and known values alone."""
+
+    @property
+    def decides(self) -> bool:
+        """Whether the program may have taken another way by it: all but floating-point numbers that
+        reach nothing."""
+        return self.learned != "float" or bool(self.reached)
 
 
 @dataclass(frozen=True)
@@ -71,6 +80,10 @@ class LibraryFailure:
     library: str
     operator: str
     message: str
+    place: str = ""
+    """The line of the program, as of an `UncomputedRead`."""
+    count: int = 0
+    """How often the program got the error from PyTorch."""
 
 
 @dataclass(frozen=True)
@@ -192,10 +205,16 @@ def uncomputed_reads() -> tuple[UncomputedRead, ...]:
 
 
 def library_failures() -> tuple[LibraryFailure, ...]:
-    """One for each library and operator; empty before torch is imported."""
+    """One for each library, operator and place; empty before torch is imported."""
     _driver()
     values = sys.modules.get("ferro_alloc.sim._values")
     return () if values is None else tuple(LibraryFailure(*one) for one in values.failures())
+
+
+def has_benchmarked() -> bool:
+    """Whether convolutions of cuDNN ran while `torch.backends.cudnn.benchmark` was true."""
+    values = sys.modules.get("ferro_alloc.sim._values")
+    return values is not None and bool(values.has_benchmarked())
 
 
 def note_failed_request(number: int) -> None:

@@ -14,8 +14,12 @@ DRAWN = "choices were drawn at random, each class equally likely"
 """How a line about drawn choices begins."""
 SHOWN = "numbers that seem to decide nothing were not computed, but assumed as zeros"
 DECIDING = "values that may decide what the program does were not computed, but assumed"
-LINES = {"drawn": DRAWN, "float": SHOWN}
-"""Of what the program learned; others are in the line DECIDING."""
+SHOWN_DRAWN = "numbers that seem to decide nothing follow from choices that were drawn at random"
+KERNELS = "kernels that the simulated GPU did not run"
+CALLS = "calls that are not simulated"
+ABOUT_CALLS = (KERNELS, CALLS)
+"""How lines begin that are about no values."""
+NOTHING_MISSING = f"{CALLS}: none"
 OTHERWISE = "do it on the CPU"
 ADVICE = {
     "cuDNN": "set torch.backends.cudnn.enabled = False around it",
@@ -55,7 +59,7 @@ class Missed:
         """The lines of `not_simulated()`. Each place is in one, and those to leave out in none."""
         lines = []
         named = set(leave_out)
-        for line in (DECIDING, DRAWN, SHOWN):
+        for line in (DECIDING, DRAWN, SHOWN_DRAWN, SHOWN):
             places = {
                 place: count
                 for place, count in self.reads.get(line, {}).items()
@@ -65,9 +69,7 @@ class Missed:
             if places:
                 lines.append(f"{line}: {enumerate_places(places)}")
         if self.kernels:
-            lines.append(
-                f"kernels that the simulated GPU did not run: {enumerate_names(self.kernels)}"
-            )
+            lines.append(f"{KERNELS}: {enumerate_names(self.kernels)}")
         missing = [
             f"{library} in {enumerate_names([operator for _, operator in group])}"
             f" ({ADVICE.get(library, OTHERWISE)})"
@@ -82,7 +84,7 @@ class Missed:
             # cuFFT and cuSOLVER fail because NVIDIA's libcudart is linked into them.
             if not ("libcudart in lib" in function and any(name in function for name in named))
         ]
-        lines.append(f"calls that are not simulated: {enumerate_names(missing) or 'none'}")
+        lines.append(f"{CALLS}: {enumerate_names(missing)}" if missing else NOTHING_MISSING)
         return lines
 
 
@@ -93,13 +95,22 @@ def missed() -> Missed:
         kernels=[
             f"{name} ({places[name]})" if name in places else name for name in _control.kernels()
         ],
-        failures=[(each.library, each.operator) for each in _control.library_failures()],
+        failures=list(
+            dict.fromkeys((each.library, each.operator) for each in _control.library_failures())
+        ),
         functions=list(_control.unsupported()),
     )
     for read in _control.uncomputed_reads():
         place = read.place or f"outside of Python, in {read.operator}"
-        found.add_read(LINES.get(read.learned, DECIDING), place, read.count)
+        found.add_read(_line_of(read), place, read.count)
     return found
+
+
+def _line_of(read: _control.UncomputedRead) -> str:
+    """How the line begins that names this read."""
+    if read.decides:
+        return DRAWN if read.learned == "drawn" else DECIDING
+    return SHOWN_DRAWN if read.drawn else SHOWN
 
 
 def not_simulated() -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import sysconfig
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -30,7 +31,9 @@ def adjust_torch(torch: ModuleType, values: bool) -> None:
     # This extension needs torch to be loaded first.
     computed = import_module("ferro_alloc.sim._values")
     computed.install(compute=values)
-    computed.set_library_folders([str(OWN_FOLDER), *torch.__path__])
+    computed.set_library_folders(
+        [str(OWN_FOLDER), *torch.__path__], standard=sysconfig.get_path("stdlib")
+    )
     if values:
         _allocate_by_operator(torch)
         _observe_storages(torch, computed)

@@ -499,6 +499,7 @@ def test_a_run_without_values_records_no_reads(simulate: Simulate) -> None:
     assert done.returncode == 13
     assert (result["verdict"], result["values"]) == ("fits as far as known", False)
     assert "no values were computed (--no-values, " in done.stderr
+    assert "the program read zeros, or what other tensors had left in the memory" in done.stderr
     assert _certainty.OTHERWISE in done.stderr
 
 
@@ -526,6 +527,9 @@ def run_of(verdict: str, *, learned: str = "float", most: Result | None = None) 
         "out_of_memory": None if fits else {"requested_bytes": GIB, "device_free_bytes": 0},
         "all_rows": most,
         "few_rows": None,
+        "refused": [],
+        "cudnn_benchmark": False,
+        "not_simulated": [],
         "devices": [{"peak_in_use_bytes": GIB, "spare_bytes": 7 * GIB, "peak_reserved_bytes": GIB}],
     }
 
@@ -623,6 +627,7 @@ def test_a_number_that_ends_a_loop_is_named_with_its_condition(simulate: Simulat
     assert len(done.stdout.splitlines()) == 4
     (read,) = result["uncomputed"]
     assert (read["place"], read["reached"]) == ("train.py:16", "the condition at train.py:9")
+    assert (read["learned"], read["drawn"]) == ("float", False)
     report = report_of(done)
     assert (
         "  the program depended on values that the simulated GPU does not compute, and that were "
@@ -660,6 +665,31 @@ def test_a_line_is_named_once_under_its_strongest_label(simulate: Simulate) -> N
         1,
         1,
         1,
+    ]
+
+
+SHOWS_DRAWN = f"""\
+{UNKNOWN}
+right = (unknown.argmax(1) == torch.arange(2048, device="cuda")).float()
+for step in range(2):
+    print(right.sum().item(), right.mean().item())
+print(unknown.mean().item())
+"""
+
+
+def test_numbers_that_follow_from_choices_are_no_zeros(simulate: Simulate) -> None:
+    done, result = simulate(SHOWS_DRAWN)
+    assert (done.returncode, result["verdict"]) == (0, "fits"), done.stderr
+    known = [(read["place"], read["learned"], read["drawn"]) for read in result["uncomputed"]]
+    assert known == [("train.py:7", "float", True), ("train.py:8", "float", False)]
+    assert "train.py:7 reads values that follow from choices that the simulated GPU drew" in (
+        done.stderr
+    )
+    assert [line for line in result["not_simulated"] if "numbers" in line] == [
+        "numbers that seem to decide nothing follow from choices that were drawn at random: "
+        "train.py:7 (4 times)",
+        "numbers that seem to decide nothing were not computed, but assumed as zeros: train.py:8 "
+        "(once)",
     ]
 
 

@@ -1,0 +1,106 @@
+"""Convolutions with `torch.backends.cudnn.benchmark`: the simulated cuDNN does not try as many
+algorithms as a card's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ferro_alloc.fit import _benchmark, _certainty
+from tests.python.sim.conftest import Simulate
+
+MIB, GIB = 1 << 20, 1 << 30
+REMARK = "convolutions ran with torch.backends.cudnn.benchmark: their workspaces are simulated as"
+HOLDS = "memory is less than 10 % of the peak reserved, so the verdict holds as far as known"
+
+LAYER = """\
+import torch
+x = torch.randn(4, 64, 64, 64, device="cuda", requires_grad=True)
+LAYER
+"""
+SET = "torch.backends.cudnn.benchmark = True"
+CONVOLUTION = "torch.nn.Conv2d(64, 64, 3).cuda()(x).sum().backward()"
+WITHIN = f"with torch.backends.cudnn.flags(enabled=True, benchmark=True): {CONVOLUTION}"
+RESET = f"{SET}\n{CONVOLUTION}\ntorch.backends.cudnn.benchmark = False"
+TRANSPOSED = f"{SET}\ntorch.nn.ConvTranspose2d(64, 64, 3).cuda()(x)"
+NO_GRADIENT = f"{SET}\nwith torch.no_grad(): torch.nn.Conv2d(64, 64, 3).cuda().half()(x.half())"
+LINEAR = f"{SET}\ntorch.nn.Linear(64, 64).cuda()(x)"
+EMPTY = "torch.backends.cudnn.enabled = False"
+
+
+@pytest.mark.parametrize(
+    ("layer", "remarks"),
+    [
+        (f"{SET}\n{CONVOLUTION}", True),
+        (WITHIN, True),
+        (RESET, True),
+        (TRANSPOSED, True),
+        (NO_GRADIENT, True),
+        (CONVOLUTION, False),
+        (LINEAR, False),
+        (f"{SET}\n{EMPTY}\n{CONVOLUTION}", False),
+    ],
+    ids=["set", "within", "reset", "transposed", "inference", "unset", "linear", "disabled"],
+)
+@pytest.mark.parametrize("options", [(), ("--no-values",)], ids=["", "no values"])
+def test_the_remark_follows_convolutions_with_it(
+    simulate: Simulate, layer: str, remarks: bool, options: tuple[str, ...]
+) -> None:
+    done, result = simulate(LAYER.replace("LAYER", layer), *options)
+    assert done.returncode == (13 if options else 0), done.stderr
+    assert result["cudnn_benchmark"] is remarks
+    assert (REMARK in done.stderr) == remarks
+    assert HOLDS not in done.stderr
+
+
+FILLS = f"""\
+{LAYER.replace("LAYER", f"{SET}{chr(10)}{CONVOLUTION}")}
+free, _ = torch.cuda.mem_get_info()
+reserved = torch.cuda.memory_reserved()
+# Leaves a share of the memory that is then reserved.
+kept = torch.empty(int((free - SHARE * reserved) / (1 + SHARE)), dtype=torch.uint8, device="cuda")
+"""
+
+
+@pytest.mark.parametrize(("share", "status"), [("0.08", 13), ("0.12", 0)])
+def test_little_spare_memory_makes_a_verdict_unsure(
+    simulate: Simulate, share: str, status: int
+) -> None:
+    done, _ = simulate(FILLS.replace("SHARE", share), "--memory", "4g")
+    assert done.returncode == status, done.stderr
+    assert (f"the spare {HOLDS}" in done.stderr) == bool(status)
+    assert ("FITS AS FAR AS KNOWN, with" in done.stderr) == bool(status)
+    without = FILLS.replace("SHARE", share).replace(SET, "")
+    assert simulate(without, "--memory", "4g")[0].returncode == 0
+
+
+def test_a_comparison_has_the_remark(simulate: Simulate) -> None:
+    done, _ = simulate(FILLS.replace("SHARE", "0.08"), "--memory", "4g", "--compare")
+    assert done.returncode == 13, done.stderr
+    assert done.stderr.count(REMARK) == 1
+    assert f"the spare {HOLDS}" in done.stderr
+
+
+def ran_out(missing: int, **more: Any) -> dict[str, Any]:
+    failure = {"requested_bytes": missing, "device_free_bytes": 0, "reserved_bytes": 10 * GIB}
+    return {
+        "cudnn_benchmark": True,
+        "values": True,
+        "uncomputed": [],
+        "refused": [],
+        "out_of_memory": {**failure, **more},
+        "devices": [{"spare_bytes": 0, "peak_reserved_bytes": 10 * GIB}],
+    }
+
+
+def test_little_missing_memory_makes_a_verdict_unsure() -> None:
+    assert not _certainty.lacks_surely(ran_out(GIB - 1))
+    assert f"the missing {HOLDS}" in "\n".join(_benchmark.lines_of(ran_out(GIB - 1)))
+    assert _certainty.lacks_surely(ran_out(GIB))
+    assert _certainty.lacks_surely({**ran_out(1), "cudnn_benchmark": False})
+    limit = {"reserved_bytes": 10 * GIB, "limit_bytes": 10 * GIB}
+    assert not _certainty.lacks_surely(ran_out(MIB, **limit))
+    # Without the request, as of an error that the allocator did not raise.
+    unknown = {**ran_out(1), "out_of_memory": {"count": 1, "error": "out of memory"}}
+    assert _certainty.lacks_surely(unknown)
