@@ -12,7 +12,7 @@ import time
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import cache, wraps
 from typing import Any
 
 from ferro_alloc._import_hook import AfterImport
@@ -38,6 +38,7 @@ class Kinds:
         module = torch.nn.modules.module
         module.register_module_parameter_registration_hook(self._see_module)
         module.register_module_buffer_registration_hook(self._see_module)
+        self._watch_copies(module.Module)
         AfterImport("transformers.cache_utils", self._watch_caches).arm()
 
     def _see_module(self, module: Any, name: str, tensor: Any) -> None:
@@ -52,6 +53,8 @@ class Kinds:
         began = time.monotonic()
         if not insist and self._spent > SHARE_OF_TIME * (began - self._began) + SLACK_S:
             return
+        if insist:
+            self._find_modules()
         groups: list[tuple[str, Iterable[Any]]] = [
             ("parameters", self._parameters()),
             ("buffers", self._buffers()),
@@ -77,16 +80,47 @@ class Kinds:
         tensor = self._torch.Tensor
         return [o for o in gc.get_objects() if issubclass(type(o), tensor) and _has_graph(o)]
 
+    def _watch_copies(self, module: Any) -> None:
+        """A copy, by `copy` or from a file, registers nothing: it gets the dictionaries of another
+        module."""
+        original, see = module.__setstate__, self._modules.add
+
+        @wraps(original)
+        def set_state(copy: Any, state: Any) -> None:
+            original(copy, state)
+            see(copy)
+
+        module.__setstate__ = set_state
+
+    def _find_modules(self) -> None:
+        """Finds modules that were made in another way. Visits every object of the process."""
+        module = self._torch.nn.Module
+        for found in gc.get_objects():
+            if issubclass(type(found), module):
+                self._modules.add(found)
+
+    def _all_modules(self) -> Iterator[Any]:
+        """The known modules, and those in them."""
+        left = list(self._modules)
+        seen = {id(module) for module in left}
+        while left:
+            module = left.pop()
+            yield module
+            for inner in _values(module, "_modules"):
+                if id(inner) not in seen:
+                    seen.add(id(inner))
+                    left.append(inner)
+
     def _parameters(self) -> Iterator[Any]:
-        for module in list(self._modules):
-            yield from filter(None.__ne__, list(module._parameters.values()))
+        for module in self._all_modules():
+            yield from _values(module, "_parameters")
         for optimizer in list(self._optimizers):
             for group in optimizer.param_groups:
                 yield from group["params"]
 
     def _buffers(self) -> Iterator[Any]:
-        for module in list(self._modules):
-            yield from list(module._buffers.values())
+        for module in self._all_modules():
+            yield from _values(module, "_buffers")
 
     def _states(self) -> Iterator[Any]:
         for optimizer in list(self._optimizers):
@@ -132,6 +166,13 @@ class Kinds:
             return held
 
         module.Cache.update = update
+
+
+def _values(module: Any, name: str) -> list[Any]:
+    """Those of a dictionary of the module, which an incomplete module does not have. Calls nothing
+    of the program."""
+    held = object.__getattribute__(module, "__dict__").get(name)
+    return [] if held is None else [value for value in held.values() if value is not None]
 
 
 def _has_graph(tensor: Any) -> bool:

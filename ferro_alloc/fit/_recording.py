@@ -293,10 +293,12 @@ class Recording:
 def _not_the_programs(torch: Any) -> list[str]:
     """Beginnings of the names of files whose lines do not help the program's author."""
     package = str(Path(__file__).resolve().parents[1])
-    library = sysconfig.get_path("stdlib")
     generated = "/tmp/torchinductor"
     own = [f"{Path(torch.__file__).parent}/", f"{package}/", "<frozen ", "<string>", generated]
-    return [*own, *(f"{library}/{name}" for name in ("runpy", "contextlib", "functools"))]
+    # Packages that are installed for all programs are in a folder of the standard library.
+    library = Path(sysconfig.get_path("stdlib"))
+    parts = [each for each in library.iterdir() if not each.name.endswith("-packages")]
+    return [*own, *(f"{each}/" if each.is_dir() else str(each) for each in parts)]
 
 
 def _own_line(skipped: list[str], frame: FrameType | None) -> tuple[str, int]:
