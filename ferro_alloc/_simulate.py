@@ -156,6 +156,9 @@ def main(argv: list[str]) -> int:
         arguments.error("--output is an option of --compare: a single run shows its output anyway")
     if parsed.time_limit is not None and parsed.time_limit <= 0:
         arguments.error("--time-limit needs a number of seconds above 0")
+    # Before torch is loaded. OpenMP's threads would spin while they wait for the next operator that
+    # is computed.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         if parsed.report is not None:
             check_folder(parsed.report)

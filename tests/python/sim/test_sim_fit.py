@@ -356,3 +356,17 @@ def test_the_largest_batch_is_found_in_the_environment(simulate: Simulate) -> No
     done, result = simulate(programs.ENVIRONMENT, *options, env={"BATCH_SIZE": "3"})
     # One tensor of so many times 100 MiB.
     assert result["largest"] == (2 * GIB - H100_TAKES) // (100 * MIB), done.stderr
+
+
+@pytest.mark.parametrize(("chosen", "policy"), [(None, "PASSIVE"), ("active", "ACTIVE")])
+@pytest.mark.parametrize("options", [(), ("--compare", "--output", "native")])
+def test_threads_of_openmp_do_not_spin(
+    tmp_path: Path, chosen: str | None, policy: str, options: tuple[str, ...]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch")
+    env = {"OMP_DISPLAY_ENV": "TRUE"} | ({"OMP_WAIT_POLICY": chosen} if chosen else {})
+    done = command("simulate", *options, str(script), env=env, start_anew=True)
+    assert done.returncode == 0, done.stderr
+    # What OpenMP's library itself says when torch loads it.
+    assert f"OMP_WAIT_POLICY = '{policy}'" in done.stderr
