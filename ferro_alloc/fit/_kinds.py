@@ -25,14 +25,29 @@ SLACK_S = 0.2
 """Additional time for the search, for short programs."""
 
 
+class _Seen:
+    """Objects, as long as others hold them. Each is one of its own, whatever its class compares."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, weakref.ref[Any]] = {}
+
+    def add(self, seen: Any) -> None:
+        key = id(seen)
+        self._held[key] = weakref.ref(seen, lambda gone: self._held.pop(key, None))
+
+    def live(self) -> list[Any]:
+        found = [held() for held in list(self._held.values())]
+        return [each for each in found if each is not None]
+
+
 class Kinds:
     """The program's objects, and the kinds of their blocks. Thread-safe only by the GIL."""
 
     def __init__(self, torch: Any, declare: Callable[[int, list[int], str], None]) -> None:
         self._torch = torch
         self._declare = declare
-        self._modules: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._modules = _Seen()
+        self._optimizers = _Seen()
         self._began = time.monotonic()
         self._spent = 0.0
         module = torch.nn.modules.module
@@ -101,7 +116,7 @@ class Kinds:
 
     def _all_modules(self) -> Iterator[Any]:
         """The known modules, and those in them."""
-        left = list(self._modules)
+        left = self._modules.live()
         seen = {id(module) for module in left}
         while left:
             module = left.pop()
@@ -114,7 +129,7 @@ class Kinds:
     def _parameters(self) -> Iterator[Any]:
         for module in self._all_modules():
             yield from _values(module, "_parameters")
-        for optimizer in list(self._optimizers):
+        for optimizer in self._optimizers.live():
             for group in optimizer.param_groups:
                 yield from group["params"]
 
@@ -123,7 +138,7 @@ class Kinds:
             yield from _values(module, "_buffers")
 
     def _states(self) -> Iterator[Any]:
-        for optimizer in list(self._optimizers):
+        for optimizer in self._optimizers.live():
             for state in list(optimizer.state.values()):
                 if isinstance(state, dict):
                     yield from list(state.values())

@@ -24,6 +24,18 @@ class Bare(Net):
         self.__dict__ = state
 net = Bare().cuda()
 """
+# A module that its class compares by what it does not have while it is made.
+EQUAL = """\
+class Equal(Net):
+    def __init__(self):
+        super().__init__()
+        self.width = 3
+    def __eq__(self, other):
+        return self.width == other.width
+    def __hash__(self):
+        return self.width
+net = Equal().cuda()
+"""
 LEFT = "copied = Net.__new__(Net)\ncopied.__dict__.update(copy.deepcopy(vars(net)))"
 COPIES = {
     "deepcopy": "copied = copy.deepcopy(net)",
@@ -34,6 +46,7 @@ COPIES = {
     "own state": f"{OWN_STATE}copied = copy.deepcopy(net)",
     "own state in a module": f"{OWN_STATE}copied = copy.deepcopy(torch.nn.Sequential(net))",
     "without state": LEFT,
+    "equal": f"{EQUAL}copied = copy.deepcopy(net)",
 }
 
 
