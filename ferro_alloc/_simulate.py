@@ -48,7 +48,8 @@ def parser() -> argparse.ArgumentParser:
             "is computed on the host when the program reads it, and copies are real."
         ),
         epilog=f"Exit status: 0 fits, {DOES_NOT_FIT} does not fit, {FITS_AS_FAR_AS_KNOWN} fits as "
-        "far as known: a size or a branch depended on values that were not computed, "
+        "far as known: a size or a branch depended on values that were not computed, or on an "
+        "operator that was refused, "
         f"{ENDED_BY_UNKNOWN} such a value ended the program, {STATUS['time limit']} the time limit "
         f"ended it, {STATUS['interrupted']} or {STATUS['terminated']} it was interrupted, else the "
         "program's own. "

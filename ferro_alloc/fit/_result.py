@@ -21,7 +21,8 @@ FITTING = (FITS, AS_FAR_AS_KNOWN)
 DOES_NOT_FIT = 12
 """The exit status, which is the errno ENOMEM."""
 FITS_AS_FAR_AS_KNOWN = 13
-"""The exit status if a size or a branch depended on values that were not computed."""
+"""The exit status if a size or a branch depended on values that were not computed, or on an
+operator that was refused, or the memory is within the margin of cuDNN's algorithms."""
 ENDED_BY_UNKNOWN = 14
 """The exit status of a program that an exception ended after it read such values."""
 MOST_LINES = 10
