@@ -252,7 +252,7 @@ ROUTES_AND_MASKS = f"""\
 {ROUTES}
 first = experts[:, 0] == 0
 found = len(tokens[first & (logits[:, 0] > 0)])
-print(found, len(torch.empty(int(first.sum()))))
+print(found, int(first.sum()))
 """
 
 
