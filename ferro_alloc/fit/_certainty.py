@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 from ferro_alloc import sim
-from ferro_alloc.fit import _benchmark, _refused
+from ferro_alloc.fit import _refused, _workspaces
 from ferro_alloc.sim._missing import MOST_NAMED, times
 
 Result = dict[str, Any]
@@ -89,14 +89,14 @@ def _rows(result: Result) -> set[str]:
 def is_sure(result: Result) -> bool:
     """Whether neither a size nor a branch depended on values that were not computed or on what was
     refused, and the memory is beyond the margin of cuDNN's algorithms."""
-    depended = _depended(result) or _refused.went_on(result) or _benchmark.decides(result)
+    depended = _depended(result) or _refused.went_on(result) or _workspaces.decides(result)
     return bool(result["values"]) and not depended
 
 
 def lacks_surely(result: Result) -> bool:
     """Whether a program that ran out of memory would do so with every value: all sizes were the
     smallest possible, and no branch depended on uncomputed values or on what was refused."""
-    if _refused.went_on(result) or _benchmark.decides(result):
+    if _refused.went_on(result) or _workspaces.decides(result):
         return False
     return bool(result["values"]) and all(
         read["learned"] == "size" and read["rows"] == "fewest" for read in _depended(result)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ferro_alloc._status import size_text
 from ferro_alloc._tables import table
-from ferro_alloc.fit import _benchmark, _certainty, _range, _refused
+from ferro_alloc.fit import _certainty, _range, _refused, _workspaces
 from ferro_alloc.fit._result import FITTING, RAN_OUT, Result
 from ferro_alloc.fit._shortage import is_limited, short_by
 from ferro_alloc.fit._stopping import TIME_LIMIT
@@ -118,7 +118,7 @@ def lines_of(result: Result) -> list[str]:
     if failure:
         lines += _cause(result, failure)
     lines += _certainty.lines_of(result)
-    lines += _benchmark.lines_of(result)
+    lines += _workspaces.lines_of(result)
     if others := result["other_engines"]:
         lines.append(f"  cuDNN took another algorithm for lack of memory, {times(others)}")
     if failure and "requested_bytes" in failure:

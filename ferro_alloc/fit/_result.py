@@ -95,6 +95,7 @@ def result_of(
         "few_rows": None,
         "refused": _refused.refused(error, outcome.place),
         "cudnn_benchmark": _control.has_benchmarked(),
+        "derived_workspaces": _control.derived_workspaces(),
         "not_simulated": sim.not_simulated(),
     }
     if error is not None and not ran_out and _refused.end_of(result) is None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from ferro_alloc._errors import FerroError
 from ferro_alloc._status import size_text
 from ferro_alloc._tables import table
-from ferro_alloc.fit import _benchmark, _certainty, _refused
+from ferro_alloc.fit import _certainty, _refused, _workspaces
 from ferro_alloc.fit._allocators import ALLOCATORS
 from ferro_alloc.fit._range import EXTRA_RUNS
 from ferro_alloc.fit._result import (
@@ -228,8 +228,8 @@ def comparison(result: Result) -> list[str]:
     unsure = next((run for run in runs if not _certainty.is_sure(run)), None)
     if unsure is not None:
         lines += _certainty.lines_of(unsure)
-    benchmarked = next((run for run in runs if _benchmark.decides(run)), runs[0])
-    lines += _benchmark.lines_of(benchmarked)
+    close = next((run for run in runs if _workspaces.decides(run)), runs[0])
+    lines += _workspaces.lines_of(close)
     if result["partial"]:
         lines.append(f"  the last run was ended ({result['partial']}): this report is partial")
     lines += dict.fromkeys(line for run in runs for line in _refused.end_lines(run))

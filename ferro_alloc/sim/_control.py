@@ -217,6 +217,14 @@ def has_benchmarked() -> bool:
     return values is not None and bool(values.has_benchmarked())
 
 
+def derived_workspaces() -> int:
+    """How many plans of cuDNN's, for convolutions of 1 MiB and more, got the workspace of similar
+    ones, because the same one was not measured on a GPU."""
+    _driver()
+    # The libraries are loaded for all.
+    return int(ctypes.CDLL(None).ferro_sim_derived_workspaces())
+
+
 def note_failed_request(number: int) -> None:
     """Tells that the allocator's request of this number has failed in the calling thread."""
     if values := sys.modules.get("ferro_alloc.sim._values"):

@@ -529,6 +529,7 @@ def run_of(verdict: str, *, learned: str = "float", most: Result | None = None) 
         "few_rows": None,
         "refused": [],
         "cudnn_benchmark": False,
+        "derived_workspaces": 0,
         "not_simulated": [],
         "devices": [{"peak_in_use_bytes": GIB, "spare_bytes": 7 * GIB, "peak_reserved_bytes": GIB}],
     }

@@ -7,6 +7,8 @@
 #include "sim/libraries/cudnn/workspaces.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <numeric>
@@ -150,6 +152,10 @@ void set_descriptor(Descriptor& descriptor, cudnnBackendAttributeName_t name,
   descriptor.set(name, {CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, {}, {std::move(value)}});
 }
 
+// Plans for convolutions of large tensors whose workspace no GPU was asked for.
+std::atomic<std::uint64_t> derived_workspaces = 0;
+constexpr std::int64_t kLarge = 1 << 20;  // bytes
+
 constexpr std::int64_t kEngines = 2;
 constexpr std::int64_t kWithWorkspace = 0;
 
@@ -195,9 +201,11 @@ cudnnStatus_t finalize(Descriptor& descriptor) {
       if (!found) return CUDNN_STATUS_NOT_SUPPORTED;
       const auto index = engine_of_plan(descriptor)->integers(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
       const bool with_workspace = !index.empty() && index[0] == kWithWorkspace;
-      const std::size_t bytes = with_workspace ? workspace_of(found->shape, found->pass) : 0;
+      const Workspace workspace =
+          with_workspace ? workspace_of(found->shape, found->pass) : Workspace{};
+      if (!workspace.is_exact && TensorCopies(found->shape).all() >= kLarge) ++derived_workspaces;
       set_integer(descriptor, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-                  static_cast<std::int64_t>(bytes));
+                  static_cast<std::int64_t>(workspace.bytes));
       return CUDNN_STATUS_SUCCESS;
     }
     default:
@@ -234,6 +242,8 @@ using ferro::sim::held;
 using ferro::sim::size_of;
 
 extern "C" {
+
+std::uint64_t ferro_sim_derived_workspaces() { return ferro::sim::derived_workspaces; }
 
 cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
                                            cudnnBackendDescriptor_t* descriptor) {

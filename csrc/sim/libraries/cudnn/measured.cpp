@@ -195,7 +195,7 @@ std::int64_t bytes_of(const MeasuredConvolution& m, Pass pass) {
   return 0;
 }
 
-std::optional<std::int64_t> measured_workspace(const ConvolutionShape& shape, Pass pass) {
+std::optional<Workspace> measured_workspace(const ConvolutionShape& shape, Pass pass) {
   constexpr float kFarthest = 2;
   constexpr std::size_t kVoters = 5;
   constexpr float kSoftening = 0.1F;  // of the votes, which fall with the distance
@@ -212,7 +212,9 @@ std::optional<std::int64_t> measured_workspace(const ConvolutionShape& shape, Pa
     const float far = distance(place, each.place);
     if (far > kFarthest) continue;
     if (far == 0) {
-      if (const Known same = known_at(each.index, pass); same.shape == shape) return same.bytes;
+      if (const Known same = known_at(each.index, pass); same.shape == shape) {
+        return Workspace{static_cast<std::size_t>(same.bytes), true};
+      }
     }
     near.push_back({far, each.index});
   }
@@ -230,7 +232,8 @@ std::optional<std::int64_t> measured_workspace(const ConvolutionShape& shape, Pa
   const auto nearest = std::ranges::find_if(near, [&](const Voter& each) {
     return parts_of(known_at(each.index, pass)).kind() == chosen->first;
   });
-  return as_in(known_at(nearest->index, pass), shape, pass);
+  const std::int64_t bytes = as_in(known_at(nearest->index, pass), shape, pass);
+  return Workspace{static_cast<std::size_t>(bytes), false};
 }
 
 }  // namespace ferro::sim

@@ -32,7 +32,7 @@ struct MeasuredConvolution {
 ConvolutionShape shape_of(const MeasuredConvolution& measured);
 std::int64_t bytes_of(const MeasuredConvolution& measured, Pass pass);
 
-// Bytes; exact for a measured convolution. None where no measured one is like it. Thread-safe.
-std::optional<std::int64_t> measured_workspace(const ConvolutionShape& shape, Pass pass);
+// None where no measured convolution is like this one. Thread-safe.
+std::optional<Workspace> measured_workspace(const ConvolutionShape& shape, Pass pass);
 
 }  // namespace ferro::sim

@@ -153,11 +153,11 @@ TensorCopies::TensorCopies(const ConvolutionShape& s)
       weights(padded(s.outputs, s.element) * padded(s.inputs / s.groups, s.element) * s.window *
               s.element) {}
 
-std::size_t workspace_of(const ConvolutionShape& s, Pass pass) {
+Workspace workspace_of(const ConvolutionShape& s, Pass pass) {
   // 64-bit elements have separate kernels.
-  if (s.element > 4) return 0;
-  const std::optional<std::int64_t> measured = measured_workspace(s, pass);
-  return static_cast<std::size_t>(measured ? *measured : rule(s, pass));
+  if (s.element > 4) return {};
+  if (const std::optional<Workspace> measured = measured_workspace(s, pass)) return *measured;
+  return {static_cast<std::size_t>(rule(s, pass)), false};
 }
 
 std::size_t normalization_workspace(std::int64_t rows, std::int64_t channels, bool backward) {

@@ -40,8 +40,13 @@ struct TensorCopies {
   std::int64_t inputs, outputs, weights;
 };
 
+struct Workspace {
+  std::size_t bytes = 0;
+  bool is_exact = true;  // measured for this convolution, or none is needed
+};
+
 // Tensor-core kernels need the channels last. With another layout all three tensors are copied.
-std::size_t workspace_of(const ConvolutionShape& shape, Pass pass);
+Workspace workspace_of(const ConvolutionShape& shape, Pass pass);
 
 // Only for tensors with the channels last, of `rows` positions in all images.
 std::size_t normalization_workspace(std::int64_t rows, std::int64_t channels, bool backward);

@@ -1,5 +1,5 @@
-"""Convolutions with `torch.backends.cudnn.benchmark`: the simulated cuDNN does not try as many
-algorithms as a card's."""
+"""Convolutions whose workspaces may differ from a card's: with `torch.backends.cudnn.benchmark`,
+for the simulated cuDNN does not try as many algorithms, and those that no GPU was asked for."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
-from ferro_alloc.fit import _benchmark, _certainty
+from ferro_alloc.fit import _certainty, _workspaces
 from tests.python.sim.conftest import Simulate
 
 MIB, GIB = 1 << 20, 1 << 30
 REMARK = "convolutions ran with torch.backends.cudnn.benchmark: their workspaces are simulated as"
+DERIVED = (
+    "the workspaces of some convolutions of cuDNN were derived from similar ones, so on a card"
+)
 HOLDS = "memory is less than 10 % of the peak reserved, so the verdict holds as far as known"
 
 LAYER = """\
@@ -71,8 +74,24 @@ def test_little_spare_memory_makes_a_verdict_unsure(
     assert done.returncode == status, done.stderr
     assert (f"the spare {HOLDS}" in done.stderr) == bool(status)
     assert ("FITS AS FAR AS KNOWN, with" in done.stderr) == bool(status)
-    without = FILLS.replace("SHARE", share).replace(SET, "")
-    assert simulate(without, "--memory", "4g")[0].returncode == 0
+
+
+# The first is one of those that were measured on a GPU, the second is not.
+@pytest.mark.parametrize(("images", "derived"), [(4, 0), (5, 3)])
+@pytest.mark.parametrize(("share", "unsure"), [("0.08", True), ("0.12", False)])
+def test_derived_workspaces_make_a_verdict_unsure(
+    simulate: Simulate, images: int, derived: int, share: str, unsure: bool
+) -> None:
+    program = (
+        FILLS.replace("SHARE", share)
+        .replace(SET, "")
+        .replace("Conv2d(64, 64, 3", "Conv2d(64, 64, 3, padding=1")
+    )
+    done, result = simulate(program.replace("randn(4, ", f"randn({images}, "), "--memory", "4g")
+    assert result["derived_workspaces"] == derived
+    assert done.returncode == (13 if derived and unsure else 0), done.stderr
+    assert (DERIVED in done.stderr) == bool(derived and unsure)
+    assert (f"the spare {HOLDS}" in done.stderr) == bool(derived and unsure)
 
 
 def test_a_comparison_has_the_remark(simulate: Simulate) -> None:
@@ -86,6 +105,7 @@ def ran_out(missing: int, **more: Any) -> dict[str, Any]:
     failure = {"requested_bytes": missing, "device_free_bytes": 0, "reserved_bytes": 10 * GIB}
     return {
         "cudnn_benchmark": True,
+        "derived_workspaces": 0,
         "values": True,
         "uncomputed": [],
         "refused": [],
@@ -96,7 +116,7 @@ def ran_out(missing: int, **more: Any) -> dict[str, Any]:
 
 def test_little_missing_memory_makes_a_verdict_unsure() -> None:
     assert not _certainty.lacks_surely(ran_out(GIB - 1))
-    assert f"the missing {HOLDS}" in "\n".join(_benchmark.lines_of(ran_out(GIB - 1)))
+    assert f"the missing {HOLDS}" in "\n".join(_workspaces.lines_of(ran_out(GIB - 1)))
     assert _certainty.lacks_surely(ran_out(GIB))
     assert _certainty.lacks_surely({**ran_out(1), "cudnn_benchmark": False})
     limit = {"reserved_bytes": 10 * GIB, "limit_bytes": 10 * GIB}
