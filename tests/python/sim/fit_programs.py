@@ -53,8 +53,8 @@ import sys
 import torch
 
 batch = int(sys.argv[sys.argv.index("--batch") + 1]) if "--batch" in sys.argv else 1
-# An odd number of positions: then all tensors are copied into the workspace.
-image = torch.zeros(batch, 64, 257, 255, device="cuda")
+# One that was measured on a GPU: all tensors are copied into the workspace.
+image = torch.zeros(batch, 64, 256, 256, device="cuda")
 weight = torch.zeros(64, 64, 3, 3, device="cuda", requires_grad="--train" in sys.argv)
 result = torch.nn.functional.conv2d(image, weight, padding=1)
 if "--train" in sys.argv:
