@@ -205,7 +205,8 @@ def main(argv: list[str]) -> int:
     def conclude(result: Result, recording: Recording) -> int:
         if parsed.rows == "both":
             extra = EXTRA_RUNS[:1] if parsed.no_few_rows else EXTRA_RUNS
-            add_range(again.run, result, parsed.time_limit, say, extra)
+            with Stopping():
+                add_range(again.run, result, parsed.time_limit, say, extra)
         lines = [*lines_of(result), *_others(result)]
         if parsed.report is not None:
             title = f"GPU memory on a simulated {card.name}, {result['allocator']}"

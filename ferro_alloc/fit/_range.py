@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ferro_alloc._errors import FerroError
 from ferro_alloc.fit import _certainty
 from ferro_alloc.fit._result import RAN_OUT, UNKNOWN, Result
-from ferro_alloc.fit._stopping import TIME_LIMIT
+from ferro_alloc.fit._stopping import INTERRUPTED, STATUS, TERMINATED, TIME_LIMIT
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def add_range(
 ) -> None:
     """Runs the program again with other rows, where that differs from the first run, and adds the
     results to its own. `run` takes options and raises `FerroError` without a result. `time_limit`
-    is the command's."""
+    is the command's. A signal that ends such a run ends the command: no more runs follow."""
     if first["partial"]:
         return
     for extra in extra_runs:
@@ -67,7 +67,12 @@ def add_range(
                 found = {**run(*options, "--rows-alone"), "instead_of": found}
             first[extra.key] = found
         except FerroError as error:
-            print(f"ferro_alloc: {error}", file=sys.stderr)
+            print(f"ferro_alloc: with as {amount} rows as possible {error}", file=sys.stderr)
+            continue
+        if found["partial"] in (INTERRUPTED, TERMINATED):
+            first["partial"] = found["partial"]
+            first["exit_status"] = STATUS[found["partial"]]
+            return
 
 
 def _ended_early(result: Result) -> bool:

@@ -74,7 +74,7 @@ class Child:
             if shows_output:
                 print("\n".join(said[:end]), file=sys.stderr, flush=True)
             if not found.exists():
-                raise FerroError(f"the run ended with status {status}:\n{text}")
+                raise FerroError(f"the run ended with status {status}\n{text}".strip())
             result: Result = json.loads(found.read_text())
             if result["verdict"] not in (*FITTING, RAN_OUT):
                 result["stderr"] = _last_lines(said[:end])
@@ -380,7 +380,7 @@ def what_if(child: Child, question: Question) -> Result:
         say(f"trying {place.name} = {value} ...")
         result = place.run(child, value)
         tries.append({"value": value, **result})
-        if result["verdict"] not in (*FITTING, RAN_OUT):
+        if _has_failed(result):
             raise _ProgramError
         return _fits(result)
 
@@ -397,7 +397,12 @@ def what_if(child: Child, question: Question) -> Result:
 
 
 class _ProgramError(Exception):
-    """A try failed for another reason than memory."""
+    """A try failed for another reason than memory, or a signal ended it."""
+
+
+def _has_failed(result: Result) -> bool:
+    is_stopped = result["partial"] in (INTERRUPTED, TERMINATED)
+    return is_stopped or result["verdict"] not in (*FITTING, RAN_OUT)
 
 
 def answer_of(question: Question, answer: Result) -> list[str]:
@@ -413,7 +418,7 @@ def answer_of(question: Question, answer: Result) -> list[str]:
         rows.append((str(each["value"]), verdict, used, room))
     head = f"{card['name']}, {size_text(card['memory_bytes'])}, allocator {tries[0]['allocator']}"
     lines = ["", f"simulated {head}", *table(rows)]
-    failed = [each for each in tries if each["verdict"] not in (*FITTING, RAN_OUT)]
+    failed = [each for each in tries if _has_failed(each)]
     if failed and failed[0]["partial"]:
         ended = f"the run with {name} = {failed[0]['value']} was ended ({failed[0]['partial']})"
         lines.append(f"  {ended}: this report is partial")

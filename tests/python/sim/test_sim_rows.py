@@ -3,6 +3,12 @@ range between the fewest and the most rows."""
 
 from __future__ import annotations
 
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -260,7 +266,8 @@ def test_a_comparison_has_the_range(simulate: Simulate) -> None:
 
 def result_of(verdict: str, rows: str = "fewest", **more: Any) -> Result:
     read = {"place": "a.py:1", "learned": "size", "count": 1, "reached": "", "rows": rows}
-    return {"verdict": verdict, "partial": "", "seconds": 1.0, "uncomputed": [read], **more}
+    runs = {"all_rows": None, "few_rows": None}
+    return {"verdict": verdict, "partial": "", "seconds": 1.0, "uncomputed": [read], **runs, **more}
 
 
 def runs_of(first: Result, limit: float | None, *results: Result) -> tuple[Result, list[str]]:
@@ -320,5 +327,61 @@ def test_what_replaces_a_run_that_ended_early() -> None:
     asks["uncomputed"][0].update(learned="integer", reached="the condition at a.py:1")
     first, options = runs_of(asks, None, early)
     assert (len(options), first["all_rows"]) == (1, early)
-    interrupted = result_of("unknown", partial="interrupted")
-    assert len(runs_of(result_of("fits"), None, interrupted)[1]) == 1
+
+
+@pytest.mark.parametrize(("reason", "status"), [("interrupted", 130), ("terminated", 143)])
+@pytest.mark.parametrize("verdict", ["unknown", "does not fit"])
+def test_no_run_follows_one_that_a_signal_ended(reason: str, status: int, verdict: str) -> None:
+    stopped = result_of(verdict, partial=reason)
+    first = result_of("fits as far as known", "zeros", exit_status=13)
+    first, options = runs_of(first, None, stopped)
+    assert len(options) == 1
+    assert (first["all_rows"], first["few_rows"]) == (stopped, None)
+    assert (first["partial"], first["exit_status"]) == (reason, status)
+
+
+WAITS = f"""\
+{UNKNOWN}
+import pathlib, time
+kept = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+if (score > 0).any():
+    pathlib.Path(__file__).with_name("waiting").touch()
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"), [(signal.SIGTERM, "terminated"), (signal.SIGINT, "interrupted")]
+)
+@pytest.mark.parametrize(
+    "options", [[], pytest.param(["--what-if", "batch"], marks=pytest.mark.long)]
+)
+def test_a_signal_ends_a_further_run(
+    tmp_path: Path, number: signal.Signals, reason: str, options: list[str]
+) -> None:
+    script, result_file = tmp_path / "train.py", tmp_path / "result.json"
+    script.write_text(WAITS)
+    words = ["simulate", *options, "--json", str(result_file), str(script), "--batch", "4"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "ferro_alloc", *words],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as process:
+        while not Path(tmp_path, "waiting").exists() and process.poll() is None:
+            time.sleep(0.1)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == {"terminated": 143, "interrupted": 130}[reason], said
+    assert reason in said
+    found = json.loads(result_file.read_text())
+    result = found["tries"][-1] if options else found
+    assert (result["verdict"], result["partial"]) == ("fits as far as known", reason)
+    assert used(result["all_rows"]) >= 256 * MIB
+    assert (result["few_rows"], result["all_rows"]["partial"]) == (None, reason)
+
+
+def test_a_further_run_without_a_result_is_named(simulate: Simulate) -> None:
+    done, result = simulate(f"{UNKNOWN}\nimport os\nif (score > 0).any():\n    os._exit(7)\n")
+    assert (done.returncode, result["all_rows"]) == (13, None)
+    assert "with as many rows as possible the run ended with status 7\n" in done.stderr
