@@ -42,15 +42,22 @@ ATTRIBUTES = re.compile(
 GETS_ATTRIBUTE = re.compile(r"\bgetattr\s*\(\s*[\w.]+\s*,\s*[\"'](\w+)[\"']")
 OUTPUT = re.compile(
     r"\bstd(?:out|err)\s*=[^=]|redirect_std|__stdout__|\bdup2?\s*\("
-    r"|excepthook|displayhook|\.(?:postfix|desc)\b"
+    r"|\b(?:as|for)\s+\(?sys\.std|^[ \t(\[]*sys\.std(?:out|err)\s*,|[\"']std(?:out|err)[\"']"
+    r"|excepthook|displayhook|\.(?:postfix|desc)\b",
+    re.MULTILINE,
 )
 LOGGING = re.compile(
     r"def\s+(?:emit|filter|format\w*|handle\w*|makeRecord)\b|addFilter|setLogRecordFactory"
+    r"|\.(?:emit|filter|format\w*|handle\w*|makeRecord)\s*=(?!=)|\.filters\b|assertLogs|LogRecord"
+    r"|\b(?:Queue|Memory|Buffering)Handler\b"
     r"|(?:Handler|Filter|Formatter|Logger|Adapter)\)\s*:|setLoggerClass|StringIO|getvalue"
     r"|\.summary\b|get_metric|search_runs|get_run|\bhistory\s*\("
 )
+# A file is only written if the line of `open` says so.
 READS_BACK = re.compile(
     r"\w*load\w*\(|\bread\w*\(|\bopen\([^,)]*\)|mode=\"r|['\"]r[b+]?['\"]|\breload\b|StringIO"
+    r"|\bopen\((?!(?:(?!\bopen\().)*['\"][wax][bt]?['\"])|\b(?:fromfile|from_file|genfromtxt)\b"
+    r"|\b(?:mmap|memmap|fileinput|linecache)\b"
     r"|\bget(?:value|buffer|size)\b|\btell\s*\(|\b(?:exists|is_file|is_dir|listdir|glob)\b"
     r"|\b(?:iterdir|scandir)\b|\bstat\s*\(|os\.walk"
 )

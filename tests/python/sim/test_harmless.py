@@ -44,6 +44,9 @@ HARMLESS = [
     "import logging\nlogger = logging.getLogger('x')\nlogger.info('n %d', w.item())",
     "import json\nprint(json.dumps({'n': w.item()}))",
     "import json, os\njson.dump({'n': w.item()}, open(os.devnull, 'w'))",
+    "import os\nwith open(os.path.join('/dev', 'null'), mode='a', encoding='utf8') as f:\n"
+    "    f.write(f'{w.item()}')",
+    "import logging, sys\nlogging.basicConfig(stream=sys.stdout)\nlogging.info('n %d', w.item())",
     "w.item()",
     "print(w.item(), w.cpu())",
     "bar.set_postfix(n=w.item())\nbar.set_postfix({'n': w.item()})",
@@ -436,6 +439,34 @@ HARMFUL = [
     "x = range(json.load(f))",
     "import logging\nclass H(logging.Handler):\n    def emit(self, r): x = range(r.args[0])\n"
     "logging.getLogger('y').addHandler(H())\nlogging.getLogger('y').error('%d', w.item())",
+    # What was printed, logged or written is read again.
+    "import contextlib, sys\n"
+    "with contextlib.nullcontext(sys.stdout) as sys.stdout: print(w.item())",
+    "import sys\nold = sys.stdout\n"
+    "for sys.stdout in [open('/dev/null', 'w'), old]: print(w.item())",
+    "import io, sys\nsys.stdout, old = io.BytesIO(), sys.stdout\n"
+    "try: print(w.item())\nexcept TypeError: pass\nsys.stdout, old = old, sys.stdout",
+    "import io, sys\nold = sys.stdout\nset_to = lambda to: setattr(sys, 'stdout', to)\n"
+    "set_to(io.TextIOWrapper(io.BytesIO()))\ntry: print(w.item())\nfinally: set_to(old)",
+    "import logging, queue\nfrom logging.handlers import QueueHandler\nq = queue.Queue()\n"
+    "logger = logging.getLogger('z')\nlogger.addHandler(QueueHandler(q))\n"
+    "logger.error('%d', w.item())\nx = range(int(q.get().getMessage()))",
+    "import logging\nlogger = logging.getLogger('u')\nh = logging.StreamHandler()\n"
+    "h.emit = lambda record: range(record.args[0])\nlogger.addHandler(h)\n"
+    "logger.error('%d', w.item())",
+    "import logging\nlogger = logging.getLogger('v')\n"
+    "logger.filters.append(lambda record: range(record.args[0]))\nlogger.error('%d', w.item())",
+    "import os\npath = os.path.join('/dev', 'null')\n"
+    "with open(path, 'w') as f: f.write(str(w.item()))\n"
+    "for line in open(os.path.join('/dev', 'null')): x = range(int(line))",
+    "with open('/dev/null', 'w') as f: f.write(str(w.item()))\n"
+    "with open('/dev/null', encoding='utf8') as f: x = [range(int(line)) for line in f]",
+    "with open('/dev/null', 'w') as f: f.write(str(w.item()))\n"
+    "with open('/dev/null', 'rt') as f, open('/dev/null', 'w') as g: x = [*map(int, f)]",
+    "with open('/dev/null', 'w+') as f:\n    f.write(str(w.item()))\n    f.seek(0)\n"
+    "    x = [*map(int, f)]",
+    "import numpy\nwith open('/dev/null', 'w') as f: f.write(str(w.item()))\n"
+    "x = numpy.fromfile('/dev/null', sep=' ')",
 ]
 
 
