@@ -12,7 +12,7 @@ namespace {
 // In lanes that do not wait for each other.
 std::uint64_t hash_of(const HostBytes& memory, std::size_t begin, std::size_t bytes) {
   const std::byte* const first = memory.begin + begin;
-  std::array<Identity, 4> lanes;
+  std::array<Identity, 8> lanes;
   std::array<std::uint64_t, lanes.size()> words{};
   std::size_t done = 0;
   for (; done + sizeof words <= bytes; done += sizeof words) {
