@@ -43,8 +43,10 @@ SHAPED |= {"repeat", "narrow", "split", "chunk", "topk", "new_empty", "new_zeros
 """They make sizes of integers; a floating-point number is none."""
 OF_INTEGERS = {"argmax", "argmin", "argsort", "bool", "byte", "int", "long", "nonzero", "short"}
 OF_INTEGERS |= {"bisect", "bisect_left", "bisect_right", "bucketize", "digitize", "searchsorted"}
-OF_INTEGERS |= {"index"}
+OF_INTEGERS |= {"index", "eq", "ne", "lt", "le", "gt", "ge", "isclose", "greater", "less"}
 """They make integers on the host."""
+SELECT = {"nonzero", "argwhere", "flatnonzero", "masked_select", "unique", "unique_consecutive"}
+"""The size of what they give depends on the elements."""
 OF_FLOATS = {"double", "float", "half", "mean", "std", "var"}
 ENDS = {"print", "format", "str", "repr", "len", "type", "isinstance", "hasattr", "id"}
 # Unknown numbers are assumed to be finite.
@@ -52,6 +54,7 @@ ENDS |= {"isfinite", "isnan", "isinf"}
 ENDING_ATTRIBUTES = {"shape", "size", "dtype", "device", "numel", "dim", "ndim", "stride", "nbytes"}
 ENDING_ATTRIBUTES |= {"is_cuda", "is_contiguous", "is_floating_point", "requires_grad", "grad_fn"}
 ENDING_ATTRIBUTES |= {"format", "empty", "full", "maxlen", "maxsize", "qsize"}
+ENDING_ATTRIBUTES |= {"isfinite", "isnan", "isinf"}
 OF_SHAPE = {"shape", "size", "numel", "dim", "ndim", "len"}
 FILLS = {"append", "add", "extend", "insert", "appendleft", "put", "put_nowait"}
 TAKE = {"get", "get_nowait", "pop", "popleft"}
@@ -508,6 +511,8 @@ class Follow:
             return []
         if held.integers and not held.whole and name in ("item", "tolist"):
             raise self._decides(CONVERSION, node)
+        if name in SELECT and isinstance(call, ast.Call) and call.func is node:
+            raise self._decides("size", call)
         if held.keys and name in TAKE and isinstance(call, ast.Call):
             first = call.args[0] if call.args else None
             if isinstance(first, ast.Constant) and not held.is_at(first.value):
@@ -664,7 +669,9 @@ class Follow:
         if (name in SIZES or converts or filters) and not is_object:
             what = "size" if name in SIZES else "condition" if filters else CONVERSION
             raise self._decides(what, call)
-        if name in SHAPED and (held.integers or held.chosen):
+        finds = name == "where" and len(call.args) == 1 and isinstance(call.func, ast.Attribute)
+        selects = (name in SELECT or finds) and not (is_key or is_function)
+        if (name in SHAPED and (held.integers or held.chosen)) or selects:
             raise self._decides("size", call)
         if name in ENDS:
             return [(call, held)] if held.chosen and name in OF_SHAPE else []

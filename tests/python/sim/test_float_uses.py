@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
 from ferro_alloc.sim import _float_uses, _follow, _held, _sources
 from ferro_alloc.sim._float_uses import reached
@@ -370,8 +371,26 @@ DECIDES = [
     "for i in range(3):\n    x = w.item()\n    if i == 1: break\n    x = 3\nif x > 3: pass",
     "for i in range(3):\n    try:\n        x = w.item()\n        continue\n    finally:\n"
     "        if x > 3: pass\n    x = 4",
+    # The size of what these give depends on the elements.
+    "x = (w.to('cpu') > 3).nonzero()",
+    "x = w.to('cpu')\nx = x.unique()",
+    "x = w.to('cpu').unique_consecutive(return_counts=True)",
+    "import torch\nx = w.to('cpu')\nx = torch.masked_select(torch.ones(1), x > 0)",
+    "import torch\nx = w.to('cpu')\nx = torch.ones(1).masked_select(x > 0)",
+    "import torch\nx = torch.where(w.to('cpu') > 3)",
+    "import torch\nx = torch.nonzero(w.to('cpu'), as_tuple=True)",
+    "import torch\nx = torch.argwhere(w.to('cpu'))",
+    "import numpy\nx = numpy.flatnonzero(w.to('cpu').numpy())",
+    "import numpy\nx = numpy.unique(w.tolist())",
+    "x = w.to('cpu').ge(0)\ny = x[x]",
+    "x = w.to('cpu')\ny = x[x.gt(0).to('cpu')]",
+    "import torch\nx = w.to('cpu')\ny = x[torch.lt(x, 3)]",
+    "import torch\nx = w.to('cpu')\ny = x[torch.isclose(x, x)]",
 ]
 SHOWN = [
+    "import torch\nx = w.to('cpu')\nprint(torch.where(x > 0, x, 3), x.gt(0))",
+    "x = w.to('cpu')\nprint(x.eq(x).float().mean())",
+    "import torch\nx = w.to('cpu')\nprint(x.isnan().nonzero(), torch.isfinite(x).unique())",
     "w.item()",
     "print(w.item(), float(w))",
     "print(f'{w.item():.3f}', '%.3f' % w.item(), 'loss {}'.format(w.item()), str(w.item()))",
@@ -585,6 +604,9 @@ class Number:
     def cpu(self) -> Number:
         self.reached.append(reached(sys._getframe(1), self.integers))
         return Number()
+
+    def to(self, device: str) -> torch.Tensor:
+        return torch.tensor([self.item_of(sys._getframe(1))], device=device)
 
     def tolist(self) -> list[float]:
         return [self.item_of(sys._getframe(1))]
