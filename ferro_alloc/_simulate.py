@@ -153,6 +153,11 @@ def main(argv: list[str]) -> int:
         arguments.error(f"there is no file '{program.target}'")
     if parsed.report is not None and parsed.what_if is not None:
         arguments.error("--report describes one run, or those of --compare: leave out --what-if")
+    if parsed.compare and parsed.what_if is not None:
+        arguments.error(
+            "--what-if searches under one allocator: leave out --compare, and name it with "
+            "--allocator"
+        )
     if parsed.output is not None and not parsed.compare:
         arguments.error("--output is an option of --compare: a single run shows its output anyway")
     if parsed.time_limit is not None and parsed.time_limit <= 0:

@@ -211,6 +211,12 @@ def test_output_belongs_to_comparisons(tmp_path: Path) -> None:
     assert "--output is an option of --compare" in done.stderr
 
 
+def test_what_if_and_a_comparison_exclude_each_other() -> None:
+    done = command("simulate", "--compare", "--what-if", "batch", __file__, "--batch", "3")
+    assert done.returncode == 2
+    assert "--what-if searches under one allocator: leave out --compare" in done.stderr
+
+
 SPEAKS = """\
 import sys, torch
 torch.empty(1, device="cuda")
