@@ -98,7 +98,11 @@ class Wrapper : public c10::OperatorKernel {
         forget_unset(stack->back().toTensor());
       }
     } else if (traits_.kind == Kind::kNothing || (!computable_ && traits_.kind == Kind::kCopy)) {
-      traits_.resizes&& computable_ ? resize(op, keys, stack) : call();
+      if (traits_.resizes && computable_) {
+        resize(op, keys, stack);
+      } else {
+        call();
+      }
     } else if (!computable_) {
       inside.set_opaque();
       Evaluation evaluation(op, traits_);
