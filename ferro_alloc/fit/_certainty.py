@@ -19,7 +19,7 @@ from typing import Any
 
 from ferro_alloc import sim
 from ferro_alloc.fit import _refused, _workspaces
-from ferro_alloc.sim._missing import MOST_NAMED, times
+from ferro_alloc.sim._missing import MOST_NAMED, place_of, times
 
 Result = dict[str, Any]
 
@@ -43,7 +43,7 @@ def uncomputed() -> list[Result]:
     """The reads of the active machine, as plain data, in the order of their first occurrence."""
     return [
         {
-            "place": read.place or f"outside of Python, in {read.operator}",
+            "place": place_of(read),
             "operator": read.operator,
             "learned": read.learned,
             "reached": read.reached,
@@ -59,7 +59,7 @@ def last_read() -> str:
     """The place of the last read of uncomputed values; empty without one."""
     reads = sim.uncomputed_reads()
     last = max(reads, key=lambda read: read.last, default=None)
-    return "" if last is None else last.place or f"outside of Python, in {last.operator}"
+    return "" if last is None else place_of(last)
 
 
 def has_sizes(result: Result) -> bool:

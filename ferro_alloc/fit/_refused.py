@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ferro_alloc import sim
-from ferro_alloc.sim._missing import ADVICE, MOST_NAMED, OTHERWISE, times
+from ferro_alloc.sim._missing import ADVICE, MOST_NAMED, OTHERWISE, place_of, times
 
 Result = dict[str, Any]
 
@@ -24,7 +24,7 @@ def refused(error: BaseException | None, place: str) -> list[Result]:
     ends = [failure for failure in ends if failure.place == place] or ends
     return [
         {
-            "place": failure.place or f"outside of Python, in {failure.operator}",
+            "place": place_of(failure),
             "operator": failure.operator,
             "library": failure.library,
             "message": failure.message,

@@ -28,6 +28,11 @@ ADVICE = {
 }
 
 
+def place_of(one: _control.UncomputedRead | _control.LibraryFailure) -> str:
+    """Its line of the program, or else its operator."""
+    return one.place or f"outside of Python, in {one.operator}"
+
+
 @dataclass
 class Missed:
     """What the simulated GPU could not do, in one process or in several."""
@@ -101,7 +106,7 @@ def missed() -> Missed:
         functions=list(_control.unsupported()),
     )
     for read in _control.uncomputed_reads():
-        place = read.place or f"outside of Python, in {read.operator}"
+        place = place_of(read)
         found.add_read(_line_of(read), place, read.count)
     return found
 

@@ -53,7 +53,7 @@ LOGGING = re.compile(
     r"|(?:Handler|Filter|Formatter|Logger|Adapter)\)\s*:|setLoggerClass|StringIO|getvalue"
     r"|\.summary\b|get_metric|search_runs|get_run|\bhistory\s*\("
 )
-# A file is only written if the line of `open` says so.
+# A call of `open` counts as one that reads, unless a mode such as "w" stands in its line.
 READS_BACK = re.compile(
     r"\w*load\w*\(|\bread\w*\(|\bopen\([^,)]*\)|mode=\"r|['\"]r[b+]?['\"]|\breload\b|StringIO"
     r"|\bopen\((?!(?:(?!\bopen\().)*['\"][wax][bt]?['\"])|\b(?:fromfile|from_file|genfromtxt)\b"
