@@ -38,8 +38,6 @@ std::int64_t most_distinct(const at::Tensor& tensor, std::int64_t elements) {
   return is_few ? std::int64_t{1} << (bits * elements) : std::numeric_limits<std::int64_t>::max();
 }
 
-bool is_nms(const OperatorTraits& traits) { return traits.name.starts_with("torchvision::"); }
-
 }  // namespace
 
 Assumption assumption() {
@@ -79,32 +77,44 @@ std::optional<std::int64_t> unique_dimension(const OperatorTraits& traits, Argum
 
 RowRange range_of_rows(const OperatorTraits& traits, Arguments arguments) {
   const at::Tensor& input = arguments[0].toTensor();
-  const bool unique = traits.name.starts_with("aten::_unique") ||
-                      traits.name.starts_with("aten::unique") ||
-                      (traits.sizes_columns && traits.name != "aten::index_select");
   const std::optional<std::int64_t> along = unique_dimension(traits, arguments);
-  std::int64_t most = along                  ? input.size(*along)
-                      : is_nms(traits)       ? input.size(0)
-                      : traits.sizes_columns ? input.size(1)
-                                             : input.numel();
-  if (traits.name.starts_with("aten::_unique") || traits.name.starts_with("aten::unique_dim.") ||
-      traits.name == "aten::unique_dim") {
-    const std::int64_t of_slice = along ? input.numel() / std::max<std::int64_t>(most, 1) : 1;
-    most = std::min(most, most_distinct(input, of_slice));
+  const std::int64_t slices = along ? input.size(*along) : input.numel();
+  const auto differing = [](std::int64_t most) {
+    const std::int64_t one = std::min<std::int64_t>(most, 1);
+    return RowRange{one, most, one};
+  };
+  switch (traits.rows) {
+    case Rows::kNotZero:
+      return {0, slices, 0};
+    case Rows::kDistinctOrTrue:
+      // With one true boolean there are two values, with none one.
+      if (input.scalar_type() == at::kBool) {
+        return {0, std::min<std::int64_t>(slices, 1), 0};
+      }
+      [[fallthrough]];
+    case Rows::kDistinct: {
+      const std::int64_t elements = along ? input.numel() / std::max<std::int64_t>(slices, 1) : 1;
+      return differing(std::min(slices, most_distinct(input, elements)));
+    }
+    case Rows::kRuns:
+      return differing(slices);
+    case Rows::kBoxes: {
+      // Of some boxes the best one stays. Boxes without an area do not overlap.
+      const std::int64_t boxes = input.size(0);
+      return {std::min<std::int64_t>(boxes, 1), boxes, boxes};
+    }
+    case Rows::kColumns:
+      return {0, input.size(1), 0};
+    case Rows::kDistinctColumns:
+      return differing(input.size(1));
   }
-  const std::int64_t one = std::min<std::int64_t>(most, 1);
-  // Of booleans the device counts the true ones: with one there are two values, with none one.
-  if (traits.name.starts_with("aten::_unique") && input.scalar_type() == at::kBool) {
-    return {0, one, 0};
-  }
-  // Of some boxes the best one stays. Boxes without an area do not overlap.
-  return {unique || is_nms(traits) ? one : 0, most, is_nms(traits) ? most : unique ? one : 0};
+  return {};
 }
 
 bool is_costly_with_zeros(const OperatorTraits& traits, Arguments arguments) {
   const at::Tensor& input = arguments[0].toTensor();
-  return is_nms(traits) ? input.size(0) > kMaxBoxes
-                        : traits.name != "aten::nonzero" && input.numel() > kMaxSorted;
+  return traits.rows == Rows::kBoxes ? input.size(0) > kMaxBoxes
+                                     : traits.name != "aten::nonzero" && input.numel() > kMaxSorted;
 }
 
 }  // namespace ferro::values

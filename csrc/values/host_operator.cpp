@@ -360,11 +360,10 @@ std::int64_t HostOperator::answer() const {
   }
   const at::Tensor input = called_with_[0].toTensor();
   const at::Tensor found = results_[0].toTensor();
-  // For booleans the device counts the true ones.
-  if (traits_->name.starts_with("aten::_unique") && input.scalar_type() == at::kBool) {
+  if (traits_->rows == Rows::kDistinctOrTrue && input.scalar_type() == at::kBool) {
     return input.sum().item<std::int64_t>();
   }
-  if (traits_->sizes_columns) {
+  if (traits_->rows == Rows::kColumns || traits_->rows == Rows::kDistinctColumns) {
     return found.size(1);
   }
   return found.dim() == 0 ? 1 : found.size(unique_dimension(*traits_, called_with_).value_or(0));

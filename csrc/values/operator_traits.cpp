@@ -33,9 +33,6 @@ constexpr string_view kReads[] = {"aten::_local_scalar_dense"};
 // They read the values that determine their sizes through other operators.
 constexpr string_view kSizedByOthers[] = {"aten::masked_select", "aten::index",
                                           "aten::repeat_interleave", "aten::bincount"};
-// See `sparse_operators.cpp`.
-constexpr string_view kOfColumns[] = {"ferro_sim::coalesced_indices", "ferro_sim::selected_indices",
-                                      "ferro_sim::softmax_pools"};
 constexpr string_view kPositions[] = {
     "aten::argmax",    "aten::argmin", "aten::topk",   "aten::sort",       "aten::argsort",
     "aten::kthvalue",  "aten::mode",   "aten::cummax", "aten::cummin",     "aten::median",
@@ -205,6 +202,22 @@ std::optional<Positions> positions_of(string_view base, const c10::FunctionSchem
   return base == "aten::multinomial" ? std::optional(Positions{}) : std::nullopt;
 }
 
+Rows rows_of(string_view base) {
+  // See `sparse_operators.cpp`.
+  if (base == "ferro_sim::selected_indices") {
+    return Rows::kColumns;
+  }
+  if (base == "ferro_sim::coalesced_indices" || base == "ferro_sim::softmax_pools") {
+    return Rows::kDistinctColumns;
+  }
+  return base == "aten::_unique" || base == "aten::_unique2" ? Rows::kDistinctOrTrue
+         : base == "aten::unique_dim"                        ? Rows::kDistinct
+         : base == "aten::unique_consecutive" || base == "aten::unique_dim_consecutive"
+             ? Rows::kRuns
+         : base == "torchvision::nms" ? Rows::kBoxes
+                                      : Rows::kNotZero;
+}
+
 Kind kind_of(string_view base, const c10::OperatorHandle& op, const OperatorTraits& traits) {
   const auto& schema = op.schema();
   if (is_one_of(base, kReads)) {
@@ -230,16 +243,13 @@ Kind kind_of(string_view base, const c10::OperatorHandle& op, const OperatorTrai
   if (base.starts_with("c10d::")) {
     return Kind::kTransfer;
   }
-  if (is_one_of(base, kOfColumns)) {
-    return Kind::kDataSized;
-  }
   if (!base.starts_with("aten::") && !base.starts_with("ferro_sim::") &&
       base != "torchvision::nms" && base != "torchvision::roi_align" &&
       base != "torchvision::roi_pool") {
     return Kind::kElsewhere;
   }
-  const bool sized = base == "torchvision::nms" || base == "aten::equal" ||
-                     base == "aten::_unique" || op.hasTag(at::Tag::dynamic_output_shape);
+  const bool sized = rows_of(base) != Rows::kNotZero || base == "aten::equal" ||
+                     op.hasTag(at::Tag::dynamic_output_shape);
   if (sized && !is_one_of(base, kSizedByOthers)) {
     return Kind::kDataSized;
   }
@@ -288,7 +298,7 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
   }
   traits.computable = traits.kind != Kind::kElsewhere && traits.kind != Kind::kTransfer &&
                       op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
-  traits.sizes_columns = is_one_of(base, kOfColumns);
+  traits.rows = rows_of(base);
   if (base.starts_with("aten::unique_")) {
     traits.unique_along = schema.argumentIndexWithName("dim");
   }

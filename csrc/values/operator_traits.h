@@ -27,6 +27,17 @@ enum class Kind : std::uint8_t {
   kElsewhere,  // of a library whose host version may differ: makes its results unknown
 };
 
+// Which rows the results of an operator of `kDataSized` have.
+enum class Rows : std::uint8_t {
+  kNotZero,          // one for each element that is not zero
+  kDistinct,         // elements or slices that differ from each other
+  kDistinctOrTrue,   // the same; of booleans the device counts the true ones instead
+  kRuns,             // elements or slices that differ from the one before
+  kBoxes,            // boxes that do not overlap a better one
+  kColumns,          // indices of a sparse tensor, in columns
+  kDistinctColumns,  // the same, each of them once
+};
+
 // Results that are positions along a dimension of the first argument.
 struct Positions {
   // The place of the dimension among the arguments; none: the last dimension.
@@ -60,8 +71,7 @@ struct OperatorTraits {
   bool computable = false;
   // Costs more than a few passes over its inputs and results: products, convolutions, attention.
   bool costly = false;
-  // The second dimension of the result depends on values: it is indices of a sparse tensor.
-  bool sizes_columns = false;
+  Rows rows = Rows::kNotZero;
   // The place of the dimension along which it compares slices, if there is one.
   std::optional<int> unique_along;
   // Reads back results of its kernels that determine no size, and fails if a search finds nothing.
