@@ -26,6 +26,9 @@ constexpr std::size_t kMaxGap = 64;
 constexpr std::size_t kMaxRest = 4;
 // Of tensors of more pieces, the bytes between the pieces are checked and marked too.
 constexpr std::int64_t kMaxChecked = 1 << 18;
+// Up to this number of pieces, elements become known though bytes between them are not. Each mark takes
+// about 50 bytes of the host.
+constexpr std::int64_t kMaxMarked = 1 << 22;
 // Origins are listed up to this number, and pieces get different ones up to this number.
 constexpr std::size_t kMaxOrigins = 256;
 
@@ -327,25 +330,40 @@ ferro_sim_origin DeviceTensor::origin_of_span(std::uint64_t begin, std::size_t b
     all.of_masks &= piece.origin.of_masks;
     identity.add(piece.origin.identity).add(piece.offset).add(piece.bytes);
   }
+  all.is_unset = 0;
   all.identity = identity.add_all(sizes_).add_all(strides_).value();
   return all;
 }
 
 bool DeviceTensor::hold_span(Value& value, std::uint64_t begin, std::size_t bytes,
                              ferro_sim_certainty certainty) const {
+  mark_unset(begin, bytes, certainty);
   const ferro_sim_certainty of_span = least_certainty(address_, span());
   if (gpu().exchange(begin, bytes, &value, 0) != 0) {
     return false;
   }
   if (certainty == FERRO_SIM_KNOWN || runs() <= kMaxChecked) {
     // Most often all bytes are known.
-    if (std::min(certainty, of_span) != FERRO_SIM_KNOWN) {
+    if (std::min(certainty, of_span) != FERRO_SIM_KNOWN && runs() <= kMaxMarked) {
       mark_runs(certainty);
     }
   } else {
     gpu().write(address_, nullptr, span(), std::min(certainty, of_span), 1);
   }
   return true;
+}
+
+void DeviceTensor::mark_unset(std::uint64_t begin, std::size_t bytes,
+                              ferro_sim_certainty certainty) const {
+  if (runs() <= kMaxChecked) {
+    return;
+  }
+  for (const ferro_sim_origin_piece& piece : origins(begin, bytes).pieces) {
+    if (piece.origin.is_unset != 0) {
+      gpu().write(begin, nullptr, piece.bytes, certainty, 1);
+    }
+    begin += piece.bytes;
+  }
 }
 
 void DeviceTensor::mark_runs(ferro_sim_certainty certainty) const {
@@ -367,7 +385,8 @@ void DeviceTensor::write_bytes(const at::Tensor& laid_out, ferro_sim_certainty c
     gpu().write(address_, from, span(), certainty, 0);
     return;
   }
-  const bool piecewise = certainty == FERRO_SIM_KNOWN || runs() <= kMaxChecked;
+  mark_unset(address_, span(), certainty);
+  const bool piecewise = runs() <= (certainty == FERRO_SIM_KNOWN ? kMaxMarked : kMaxChecked);
   const ferro_sim_certainty of_span =
       piecewise ? certainty : std::min(certainty, least_certainty(address_, span()));
   for_each_run([&](std::uint64_t at, std::size_t run) {

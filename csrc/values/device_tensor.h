@@ -79,13 +79,14 @@ class DeviceTensor {
   // The origin of a value of a span, in which its elements have the origin `from`.
   ferro_sim_origin origin_of_span(std::uint64_t begin, std::size_t bytes,
                                   const ferro_sim_origin& from) const;
-  // The span is that value from now on. Only its elements get the certainty; of very many, the bytes
-  // between them too, if they have a higher one. False, without an effect: other processes share the
-  // memory.
+  // The span is that value from now on. Only its elements get the certainty. Of very many, bytes
+  // between them get it too where theirs is higher or nothing wrote them yet; where they stay unknown,
+  // the elements keep what they had. False, without an effect: other processes share the memory.
   bool hold_span(Value& value, std::uint64_t begin, std::size_t bytes,
                  ferro_sim_certainty certainty) const;
   // Writes a tensor that `lay_out` returned. Where that takes too many marks, the bytes between its
-  // pieces get the certainty too, and all of them the least that any of them had.
+  // pieces get the certainty too, and all of them the least that any of them had. Bytes that nothing
+  // wrote yet do not count: the program has no use for them before it writes them.
   void write(const at::Tensor& laid_out, ferro_sim_certainty certainty,
              const ferro_sim_origin& from) const;
   // What a captured operator writes: makes all bytes unknown now and in each replay.
@@ -104,6 +105,9 @@ class DeviceTensor {
   static Origins origins(std::uint64_t address, std::size_t bytes);
   void write_bytes(const at::Tensor& laid_out, ferro_sim_certainty certainty) const;
   void mark_runs(ferro_sim_certainty certainty) const;
+  // Before a write to very many pieces within this range: the certainty of bytes that nothing wrote yet
+  // is that of the elements, so that these need no marks of their own.
+  void mark_unset(std::uint64_t begin, std::size_t bytes, ferro_sim_certainty certainty) const;
   // Bytes from the first element to the last.
   std::size_t span() const { return span_; }
   bool is_dense() const { return span_ == bytes(); }

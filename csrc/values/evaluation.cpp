@@ -72,7 +72,7 @@ struct Facts {
   void* stream = nullptr;
   std::uint64_t identity = 0;  // of the call on these inputs
   // Of the results, except for their identities.
-  ferro_sim_origin origin = {0, FERRO_SIM_KNOWN, 0, 0, 0};
+  ferro_sim_origin origin = {0, FERRO_SIM_KNOWN, 0, 0, 0, 0};
   bool tells_lows = false;  // the results are unknown, and which of them are low is not
   bool differs = false;     // the elements of its lists are not equally certain
   bool in_part = false;     // the results are unknown, except for some of their elements
@@ -1053,7 +1053,7 @@ namespace {
 
 struct UnsetTensor {
   DeviceTensor there;
-  ferro_sim_origin origin = {0, FERRO_SIM_KNOWN, 0, 0, 0};
+  ferro_sim_origin origin = {0, FERRO_SIM_KNOWN, 0, 0, 0, /*is_unset=*/1};
   int device = 0;
   void* stream = nullptr;
 };

@@ -115,7 +115,7 @@ class Mixed {
     all_finite_ = all_finite_ && origin.infinities == FERRO_SIM_KNOWN;
   }
   ferro_sim_origin origin() const {
-    return {identity_.value(), all_finite_ ? FERRO_SIM_KNOWN : FERRO_SIM_UNKNOWN, 0, 0, 0};
+    return {identity_.value(), all_finite_ ? FERRO_SIM_KNOWN : FERRO_SIM_UNKNOWN, 0, 0, 0, 0};
   }
 
  private:

@@ -192,7 +192,7 @@ std::vector<UnknownBytes> forget_reach(Machine& machine, const KernelReach& reac
   const std::uint64_t identity = hash_of(words);
   for (const AddressRange& range : written) {
     const std::uint64_t own[] = {identity, forgotten.size()};
-    const ferro_sim_origin origin = {hash_of(own), FERRO_SIM_KNOWN, 0, 0, 0};
+    const ferro_sim_origin origin = {hash_of(own), FERRO_SIM_KNOWN, 0, 0, 0, 0};
     forgotten.push_back({range.at, range.bytes, origin, 0});
     std::size_t offset = 0;
     for (const Segment& segment : segments_of(machine, range.at, range.bytes)) {

@@ -53,6 +53,8 @@ struct ferro_sim_origin {
    * and from known data alone, and so their contents agree with each other. FERRO_SIM_OF_KNOWN: none
    * is unknown. 0: neither is so, or is said. */
   uint8_t of_masks;
+  /* Nothing wrote these bytes since their memory was allocated. */
+  uint8_t is_unset;
 };
 
 struct ferro_sim_contents {

@@ -24,7 +24,7 @@ ContentsRef copy_bytes(const void* source, std::size_t bytes) {
   auto* const contents = new HostBytes;
   contents->kind = &kHostBytes;
   contents->references = 0;
-  contents->origin = {0, FERRO_SIM_KNOWN, 0, 0, 0};
+  contents->origin = {0, FERRO_SIM_KNOWN, 0, 0, 0, 0};
   contents->held = std::make_unique_for_overwrite<std::byte[]>(bytes);
   std::memcpy(contents->held.get(), source, bytes);
   return ContentsRef(contents);

@@ -95,7 +95,7 @@ class Knowledge {
              origin.infinities == other.origin.infinities &&
              origin.has_lows == other.origin.has_lows &&
              origin.is_positive == other.origin.is_positive &&
-             origin.of_masks == other.origin.of_masks;
+             origin.of_masks == other.origin.of_masks && origin.is_unset == other.origin.is_unset;
     }
   };
 

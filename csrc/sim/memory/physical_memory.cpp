@@ -444,7 +444,7 @@ void PhysicalMemory::list_plain_origins(std::size_t offset, std::size_t bytes, s
     const std::uint64_t identity = hash_of_bytes(
         end - plain,
         [&](std::size_t at, std::byte* to, std::size_t n) { read(plain + at, to, n); });
-    pieces.push_back({{identity, FERRO_SIM_KNOWN, 0, 0, 0}, 0, end - plain});
+    pieces.push_back({{identity, FERRO_SIM_KNOWN, 0, 0, 0, 0}, 0, end - plain});
     // Other processes may change shared bytes.
     if (shared_ == nullptr) {
       originate(plain, end - plain, pieces.back().origin, 0);

@@ -100,6 +100,31 @@ print(json.dumps([table[9, 7].item(), len(sim.uncomputed_reads()),
 """
 
 
+# Millions of rows that a program fills column by column, and a column among unknown ones.
+MANY_ROWS = """\
+import json, resource, torch
+from ferro_alloc import sim
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+ROWS = 6_000_000
+table = torch.empty(ROWS, 3, dtype=torch.uint8, device="cuda")
+unknown = torch.randn(1000, 1000, device="cuda") @ torch.randn(1000, 1000, device="cuda")
+unknown = unknown.to(torch.uint8).view(-1).repeat(18).view(ROWS, 3)
+torch.ones(1, device="cuda").item()
+before = peak()
+table[:, 0] = 1
+table[:, 1] = 2
+unknown[:, 1] = 3
+taken = peak() - before
+table[:, 2] = table[:, 0] + table[:, 1]
+sums = [table[:, column].sum().item() // ROWS for column in range(3)]
+found = [len(sim.uncomputed_reads())]
+unknown[:, 1].sum().item()
+found.append(len(sim.uncomputed_reads()))
+print(json.dumps([sums, found, taken]))
+"""
+
+
 # Most pages of a table with a written column hold nothing, also in a copy of it.
 COPIED_COLUMN = """\
 import json, torch
@@ -216,6 +241,12 @@ def test_a_write_with_gaps_is_one_value(run_simulated: RunSimulated) -> None:
     assert (whole, unknown) == (32 * 999 * 500 + 32 * 1000, 0)
     # Only what is written is known.
     assert json.loads(lines[1]) == [3, 0, [], 1]
+
+
+def test_millions_of_rows_need_no_marks(run_simulated: RunSimulated) -> None:
+    sums, unknown, taken = last_line(run_simulated, MANY_ROWS)
+    assert (sums, unknown) == ([1, 2, 3], [0, 1])
+    assert taken < 100 << 20
 
 
 def test_a_copy_of_a_written_column_holds_its_pages_only(run_simulated: RunSimulated) -> None:

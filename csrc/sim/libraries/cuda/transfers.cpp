@@ -92,7 +92,7 @@ FERRO_SIM_TRANSFERS int ferro_sim_put(std::uint64_t address, const void* source,
       segment.memory->discard(segment.offset, segment.bytes);
     }
   }
-  const ferro_sim_origin origin = {identity, FERRO_SIM_KNOWN, 0, 0, 0};
+  const ferro_sim_origin origin = {identity, FERRO_SIM_KNOWN, 0, 0, 0, 0};
   // Unknown ranges last, because they may overlap drawn ones.
   for (const ferro_sim_certainty certainty : {FERRO_SIM_DRAWN, FERRO_SIM_UNKNOWN}) {
     for (std::size_t i = 0; i < ranges; ++i) {

@@ -41,7 +41,7 @@ Drawn* draw(std::size_t bytes, unsigned seed, int* destroyed) {
   auto* const drawn = new Drawn;
   drawn->kind = &kDrawn;
   drawn->references = 0;
-  drawn->origin = {0, FERRO_SIM_KNOWN, 0, 0, 0};
+  drawn->origin = {0, FERRO_SIM_KNOWN, 0, 0, 0, 0};
   drawn->destroyed = destroyed;
   std::mt19937 random(seed);
   drawn->all.resize(bytes);
@@ -228,7 +228,7 @@ TEST(SimOrigins, AgreeWithAListOfBytes) {
   constexpr std::size_t kLength = 64;
   PhysicalMemory memory(kLength, true);
   ASSERT_TRUE(memory.allocate(kLength).has_value());
-  memory.forget(0, kLength, false, {1, FERRO_SIM_KNOWN, 0, 0, 0}, 0);
+  memory.forget(0, kLength, false, {1, FERRO_SIM_KNOWN, 0, 0, 0, 0}, 0);
   Sources model;
   for (std::size_t i = 0; i < kLength; ++i) {
     model.emplace_back(1, i);
@@ -240,7 +240,7 @@ TEST(SimOrigins, AgreeWithAListOfBytes) {
     const std::size_t bytes = 1 + random() % (kLength / 2 - at);
     const auto begin = model.begin() + static_cast<std::ptrdiff_t>(at);
     if (random() % 2 == 0) {
-      memory.forget(at, bytes, random() % 2 == 0, {step, FERRO_SIM_KNOWN, 0, 0, 0}, 7);
+      memory.forget(at, bytes, random() % 2 == 0, {step, FERRO_SIM_KNOWN, 0, 0, 0, 0}, 7);
       for (std::size_t i = 0; i < bytes; ++i) {
         begin[static_cast<std::ptrdiff_t>(i)] = {step, 7 + i};
       }
@@ -294,7 +294,7 @@ TEST(SimOrigins, AreThoseOfContentsWithOne) {
   EXPECT_EQ(drawn->computed, 0);
   // Few origins are listed of a range that has many.
   for (std::size_t i = 0; i < 100; ++i) {
-    memory.forget(2 * i, 1, false, {i + 1, FERRO_SIM_KNOWN, 0, 0, 0}, 0);
+    memory.forget(2 * i, 1, false, {i + 1, FERRO_SIM_KNOWN, 0, 0, 0, 0}, 0);
   }
   std::vector<ferro_sim_origin_piece> pieces;
   memory.list_origins(0, 200, 10, pieces);

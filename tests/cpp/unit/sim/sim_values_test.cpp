@@ -37,7 +37,7 @@ TEST(Knowledge, AgreesWithAListOfBytes) {
     const std::size_t length = 1 + random() % (kBytes - begin);
     const ferro_sim_certainty certainty = kAll[random() % 3];
     const std::uint64_t identity = 1 + random() % 4;
-    const ferro_sim_origin origin = {identity, FERRO_SIM_KNOWN, 0, 0, 0};
+    const ferro_sim_origin origin = {identity, FERRO_SIM_KNOWN, 0, 0, 0, 0};
     ferro_sim_certainty least = FERRO_SIM_KNOWN;
     change(begin, length,
            [&](const Known& known, std::size_t) { least = std::min(least, known.certainty); });
@@ -326,7 +326,7 @@ TEST_P(SimValues, ReplaysForgetTheWrittenRowsOnly) {
   } rows{at_, stream_};
   const auto forget_rows = [](void* argument) {
     const auto* there = static_cast<Rows*>(argument);
-    const ferro_sim_origin origin = {7, FERRO_SIM_KNOWN, 0, 0, 0};
+    const ferro_sim_origin origin = {7, FERRO_SIM_KNOWN, 0, 0, 0, 0};
     // The second and the third word of each four.
     EXPECT_EQ(
         ferro_sim_forget_in_replays(0, there->stream, there->at + 4, 14 * 4, &origin, 0, 8, 16), 0);
