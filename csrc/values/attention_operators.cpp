@@ -4,10 +4,12 @@
 
 #include <ATen/ATen.h>
 #include <ATen/cuda/CUDAContext.h>
+#include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/native/transformers/sdp_utils.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
+#include <mutex>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -29,30 +31,37 @@ void launch(void* kernel, const Tensor& blocked, unsigned threads) {
   TORCH_CHECK(result == 0, "the simulated driver refused a kernel of cuDNN's attention: ", result);
 }
 
+// Advances the device's generator like a kernel that draws so many numbers.
+void draw(std::int64_t numbers) {
+  auto* const generator = at::get_generator_or_default<at::CUDAGeneratorImpl>(
+      std::nullopt, at::cuda::detail::getDefaultCUDAGenerator());
+  const std::lock_guard lock(generator->mutex_);
+  generator->philox_cuda_state(static_cast<std::uint64_t>(numbers));
+}
+
 std::tuple<Tensor, Tensor, Tensor, Tensor, SymInt, SymInt, Tensor, Tensor, Tensor> attention(
     const Tensor& query, const Tensor& key, const Tensor& value, const std::optional<Tensor>&,
-    bool with_statistics, double, bool, bool, std::optional<double>) {
+    bool with_statistics, double dropout, bool, bool, std::optional<double>) {
+  const auto random = query.options().dtype(at::kLong);
+  const Tensor seed = at::empty({}, random);
+  const Tensor offset = at::empty({}, random);
+  if (dropout > 0) {
+    draw(query.size(0) * query.size(1) * query.size(2) * key.size(2));
+  }
   const std::vector<std::int64_t> size = {query.size(0), query.size(1), query.size(2),
                                           value.size(3)};
   Tensor output;
   at::native::alloc_with_matching_layout(query, output, size);
   output.zero_();
-  static void* const kernel = gpu().kernel("cudnn_flash_fwd");
-  launch(kernel, query, 128);
   Tensor statistics;
   if (with_statistics) {
     statistics = at::zeros({size[0], size[1], size[2], 1}, query.options().dtype(at::kFloat));
   }
-  const auto random = query.options().dtype(at::kLong);
-  return {output,
-          statistics,
-          Tensor(),
-          Tensor(),
-          query.size(2),
-          key.size(2),
-          at::empty({}, random),
-          at::empty({}, random),
-          Tensor()};
+  const Tensor workspace = at::empty({256}, query.options().dtype(at::kByte));
+  static void* const kernel = gpu().kernel("cudnn_flash_fwd");
+  launch(kernel, query, 128);
+  return {output,      statistics, Tensor(), Tensor(), query.size(2),
+          key.size(2), seed,       offset,   Tensor()};
 }
 
 std::tuple<Tensor, Tensor, Tensor> attention_backward(const Tensor& gradient, const Tensor& query,

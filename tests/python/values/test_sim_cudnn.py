@@ -31,6 +31,26 @@ torch.nn.functional.conv2d(image, weight, padding=1)
 print(json.dumps(torch.cuda.max_memory_allocated() - before))
 """
 
+# What attention with and without dropout requests, and how far it moves the generator.
+DROPOUT_IN_ATTENTION = """\
+import json
+import torch
+torch.cuda.init()
+generator = torch.cuda.default_generators[0]
+query = torch.ones(4, 8, 100, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+key = torch.ones(4, 8, 30, 64, device="cuda", dtype=torch.bfloat16)
+found = []
+for dropout in (0.0, 0.1):
+    before = generator.get_offset()
+    torch.cuda.memory._record_memory_history(context=None)
+    torch.nn.functional.scaled_dot_product_attention(query, key, key, dropout_p=dropout)
+    trace = torch.cuda.memory._snapshot()["device_traces"][0]
+    torch.cuda.memory._record_memory_history(enabled=None)
+    sizes = [event["size"] for event in trace if event["action"] == "alloc"]
+    found.append([generator.get_offset() - before, sizes[-5:]])
+print(json.dumps(found))
+"""
+
 # cudnnBackendGetAttribute of a tensor's four sizes, without an array and with one for two sizes.
 COUNTED = """\
 import ctypes
@@ -74,6 +94,15 @@ def test_where_memory_is_short_another_engine_is_taken(
 ) -> None:
     done = run_simulated(SHORT.replace("MIB", str(kept)), memory="112MiB")
     assert json.loads(done.stdout) // (1 << 20) == taken
+
+
+def test_attention_requests_what_it_does_on_an_h200(run_simulated: RunSimulated) -> None:
+    rows = 4 * 8 * 100
+    sizes = [8, 8, rows * 64 * 2, rows * 4, 256]
+    assert json.loads(run_simulated(DROPOUT_IN_ATTENTION).stdout) == [
+        [0, sizes],
+        [rows * 30, sizes],
+    ]
 
 
 def test_an_attribute_counts_what_was_written(run_simulated: RunSimulated) -> None:
