@@ -22,6 +22,8 @@ constexpr std::int64_t kMaxApart = 256;
 constexpr std::int64_t kMaxTaken = 4096;
 // The bytes are too many if there are this many from the first to the last piece for each of theirs.
 constexpr std::size_t kMaxGap = 64;
+// The same for the bytes that a value includes: as many cost as much as a part of memory for each piece.
+constexpr std::size_t kMaxSpread = 1024;
 // At the ends of a span, as much as this part of it may be left of an older value.
 constexpr std::size_t kMaxRest = 4;
 // Of tensors of more pieces, the bytes between the pieces are checked and marked too.
@@ -284,7 +286,7 @@ bool DeviceTensor::is_interleaved() const {
       return false;
     }
   }
-  return span() > bytes() && span() / bytes() < kMaxGap && runs() > kMaxApart;
+  return span() > bytes() && span() / bytes() < kMaxSpread && runs() > kMaxApart;
 }
 
 std::optional<DeviceTensor::Span> DeviceTensor::take_span() const {
