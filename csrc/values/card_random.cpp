@@ -525,6 +525,19 @@ void draw_dropout(CardGenerator& generator, const at::Tensor& flat, double p, bo
   generator.offset += static_cast<std::uint64_t>(rounds) * kOffsetPerCall;
 }
 
+void draw_slopes(CardGenerator& generator, const at::Tensor& flat, double lower, double upper) {
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, flat.scalar_type(), "slopes", [&] {
+    using Number = at::dist_acctype<scalar_t>;
+    // It is one launch, whatever its size.
+    fill_launch<Uniform<scalar_t>>(
+        generator, flat.mutable_data_ptr<scalar_t>(), flat.numel(),
+        [range = upper - lower, lower](Number x) {
+          const auto rounded = static_cast<double>(static_cast<scalar_t>(x));
+          return static_cast<scalar_t>(static_cast<Number>(std::fma(rounded, range, lower)));
+        });
+  });
+}
+
 void draw_samples(CardGenerator& generator, const at::Tensor& flat, std::int64_t rows) {
   constexpr std::int64_t kThreads = 128;
   constexpr std::int64_t kMostRows = 65'535;

@@ -47,6 +47,8 @@ void draw_permutation(CardGenerator& generator, const at::Tensor& flat);
 // once; 1 numbers the elements like the other kernels. `is_double`: they mask such numbers.
 void draw_dropout(CardGenerator& generator, const at::Tensor& flat, double p, bool is_double,
                   std::int64_t vector);
+// Slopes between two numbers, in the order of indices.
+void draw_slopes(CardGenerator& generator, const at::Tensor& flat, double lower, double upper);
 // Numbers of which each row has one for each sample of torch.multinomial with replacement.
 void draw_samples(CardGenerator& generator, const at::Tensor& flat, std::int64_t rows);
 

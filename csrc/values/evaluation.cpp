@@ -184,6 +184,9 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
         compares_with_zero && certainty == FERRO_SIM_UNKNOWN && are_wholly_unknown_numbers();
     const bool passes = are_others || (traits->assumes_true && certainty == FERRO_SIM_UNKNOWN);
     certainty = passes ? FERRO_SIM_KNOWN : certainty;
+    if (!is_of_card(host.numbers())) {
+      certainty = std::min(certainty, FERRO_SIM_DRAWN);
+    }
     if (traits->by_element) {
       keep_elements_apart();
     }
@@ -827,6 +830,9 @@ void Evaluation::begin(Arguments arguments, Lifetime lifetime) {
       keep(arguments, lifetime);
     }
     return;
+  }
+  if (traits_.random) {
+    job_->host.find_numbers(arguments, device_);
   }
   takes_ = submit(call_job<&Job::take>);
   job_->computable = job_->computable && takes_;

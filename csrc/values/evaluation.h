@@ -4,8 +4,8 @@
 // what the inputs are is taken before it, or after it if they are the same then, and after it the
 // results get values (`value.h`), which are computed when they are read. Only operators whose
 // results have sizes that depend on values compute at once. Results without a value are unknown
-// zeros or drawn positions; arguments keep their bytes unless they are only overwritten. Used by one
-// thread.
+// zeros or drawn positions; arguments keep their bytes unless they are only overwritten. Results of
+// random numbers that are not a card's count as drawn. Used by one thread.
 #pragma once
 
 #include "values/device_tensor.h"

@@ -2,7 +2,6 @@
 
 #include "values/assumed_rows.h"
 #include "values/below_modes.h"
-#include "values/card_operators.h"
 #include "values/host_differences.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -134,6 +133,13 @@ std::size_t HostOperator::bytes_to_copy() const {
   return all;
 }
 
+void HostOperator::find_numbers(Arguments arguments, int device) {
+  const cudaDeviceProp& card =
+      *at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(device));
+  numbers_ = numbers_of(*traits_, arguments, static_cast<std::uint32_t>(card.multiProcessorCount),
+                        static_cast<std::uint32_t>(card.maxThreadsPerMultiProcessor));
+}
+
 void HostOperator::seed(Arguments arguments, int device) {
   at::Generator generator = at::globalContext().defaultGenerator(
       c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device)));
@@ -215,23 +221,22 @@ void HostOperator::put_generator(Stack& stack) const {
   }
 }
 
-// A card too small for a block of threads draws nothing.
-bool HostOperator::draw(Stack& stack) const {
-  return traits_->random && generator_.multiprocessors * (generator_.threads / 256) != 0 &&
-         draw_as_card(
-             traits_->name, stack, generator_, [this](std::size_t place) -> std::optional<OnCard> {
-               for (const Operand& operand : operands_) {
-                 if (operand.place == place && !operand.is_left_out) {
-                   return OnCard{operand.at.address(),
-                                 {operand.at.strides().begin(), operand.at.strides().end()}};
+void HostOperator::draw(Stack& stack) const {
+  draw_as_card(traits_->name, stack, generator_,
+               [this](std::size_t place) -> std::optional<OnCard> {
+                 for (const Operand& operand : operands_) {
+                   if (operand.place == place && !operand.is_left_out) {
+                     return OnCard{operand.at.address(),
+                                   {operand.at.strides().begin(), operand.at.strides().end()}};
+                   }
                  }
-               }
-               return std::nullopt;
-             });
+                 return std::nullopt;
+               });
 }
 
 void HostOperator::call(Stack& stack) const {
-  if (draw(stack)) {
+  if (numbers_ == Numbers::kOfCard || numbers_ == Numbers::kNearCard) {
+    draw(stack);
     return;
   }
   const c10::DispatchKeySet keys(c10::DispatchKey::CPU);

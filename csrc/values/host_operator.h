@@ -4,6 +4,7 @@
 // otherwise.
 #pragma once
 
+#include "values/card_operators.h"
 #include "values/card_random.h"
 #include "values/choices.h"
 #include "values/device_tensor.h"
@@ -48,20 +49,23 @@ class HostOperator {
     seed_ = 0;
     repeatable_seed_ = 0;
     generator_ = {};
+    numbers_ = Numbers::kNone;
   }
 
   // In the order of the arguments. Complete before `take_arguments`.
   std::vector<Operand>& operands() { return operands_; }
   const std::vector<Operand>& operands() const { return operands_; }
 
-  // Both are called in the program's name. The first one, before the device's operator: random
+  // These are called in the program's name. The first two, before the device's operator: random
   // numbers follow from the present state of the device's generator. They are those of the card where
   // it is known how its kernel draws them, else those of a host generator with a seed from that state.
   // The program's host generator is unchanged.
+  void find_numbers(c10::ArrayRef<c10::IValue> arguments, int device);
   void seed(c10::ArrayRef<c10::IValue> arguments, int device);
   // False: an argument that is no operand cannot be on the host.
   bool take_arguments(c10::ArrayRef<c10::IValue> arguments);
 
+  Numbers numbers() const { return numbers_; }
   // 0 for operators that draw no random numbers.
   std::uint64_t seed() const { return repeatable_seed_; }
   bool has_inputs() const;
@@ -91,7 +95,7 @@ class HostOperator {
   bool put_operands(torch::jit::Stack& stack, const Make& make) const;
   std::optional<at::Tensor> make_host(const Operand& operand) const;
   void put_generator(torch::jit::Stack& stack) const;
-  bool draw(torch::jit::Stack& stack) const;
+  void draw(torch::jit::Stack& stack) const;
   bool move_doubts();
   void call(torch::jit::Stack& stack) const;
 
@@ -105,6 +109,7 @@ class HostOperator {
   std::uint64_t seed_ = 0;
   std::uint64_t repeatable_seed_ = 0;
   CardGenerator generator_;
+  Numbers numbers_ = Numbers::kNone;
   caffe2::TypeMeta default_type_;  // of the program at the call
 };
 

@@ -137,6 +137,9 @@ constexpr string_view kByElement[] = {
     "aten::copy_",         "aten::complex",     "aten::polar", "aten::floor_divide",
     "aten::rsub",          "aten::gather",      "aten::take",  "aten::masked_fill",
     "aten::floor_divide_", "aten::masked_fill_"};
+// Arguments of operators that draw random numbers.
+constexpr string_view kTraining[] = {"train", "training"};
+constexpr string_view kProbabilities[] = {"p", "dropout", "dropout_p"};
 constexpr string_view kSelectors[] = {"condition", "index", "indices", "mask"};
 
 // They overwrite their first argument.
@@ -289,6 +292,15 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
     traits.return_is_argument.push_back(result.alias_info() != nullptr);
   }
   traits.random = traits.generator || op.hasTag(at::Tag::nondeterministic_seeded);
+  for (std::size_t i = 0; traits.random && i < traits.arguments; ++i) {
+    const std::string& name = schema.arguments()[i].name();
+    if (is_one_of(name, kTraining)) {
+      traits.trains = i;
+    } else if (is_one_of(name, kProbabilities) &&
+               schema.arguments()[i].type()->kind() == c10::TypeKind::FloatType) {
+      traits.probability = i;
+    }
+  }
   traits.kind = kind_of(base, op, traits);
   if (traits.kind == Kind::kElsewhere && traits.returns == 0 && traits.written.empty()) {
     // It does something, so its schema leaves out what it writes.

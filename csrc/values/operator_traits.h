@@ -67,6 +67,10 @@ struct OperatorTraits {
   // Draws random numbers; takes a generator.
   bool random = false;
   bool generator = false;
+  // If it does, the places of what makes its results the same whatever it draws: false for whether it
+  // trains, 0 or 1 for a probability.
+  std::optional<std::size_t> trains;
+  std::optional<std::size_t> probability;
   // Has a CPU kernel.
   bool computable = false;
   // Costs more than a few passes over its inputs and results: products, convolutions, attention.

@@ -214,7 +214,7 @@ void note_read(const std::string& operation, Learned learned, const std::string&
   if (n.reads.size() < kMaxReported) {
     std::fprintf(stderr, "ferro_alloc: %s reads values that %s (%s)\n",
                  place.empty() ? "the program" : place.c_str(),
-                 of_draws ? "follow from choices that the simulated GPU drew"
+                 of_draws ? "follow from choices or numbers that the simulated GPU drew"
                           : "the simulated GPU did not compute",
                  operation.c_str());
   }

@@ -2,12 +2,12 @@
 
 A read of an uncomputed value makes a verdict unsure if it determined the size of a result, or if
 the program learned an integer or a boolean: these are lengths, positions and branches. Among them
-are those that follow from drawn choices, such as the experts of a router, and floating-point
-numbers that reach a branch, an integer or an index in the program's source. Other reads of
-floating-point numbers do not, because programs print, log and average them; they are only listed.
-So are integers and booleans of which the source proves that they are only shown. The rule errs
-where the source of a floating-point number's use is missing, and where an integer is only shown in
-a way that the rule does not know.
+are those that follow from drawn choices, such as the experts of a router, those that follow from
+random numbers that are not a card's, and floating-point numbers that reach a branch, an integer or
+an index in the program's source. Other reads of floating-point numbers do not, because programs
+print, log and average them; they are only listed. So are integers and booleans of which the source
+proves that they are only shown. The rule errs where the source of a floating-point number's use is
+missing, and where an integer is only shown in a way that the rule does not know.
 
 A program that went on after an operator that the simulated GPU refused makes it unsure too, and one
 whose memory is within the margin of cuDNN's choice of algorithms.
@@ -159,7 +159,10 @@ def _assumed(read: Result, rows: str) -> str:
     if read["learned"] == "size":
         return f"the size of a result, with {AMOUNTS.get(read['rows'], 'the rows of zeros')}"
     if read["learned"] == "drawn":
-        what = "what follows from choices (argmax, topk, multinomial), drawn at random"
+        what = (
+            "what follows from choices (argmax, topk, multinomial) or numbers (poisson), drawn at "
+            "random"
+        )
     else:
         masks = {"none": "false", "all": "true"}.get(rows if read["rows"] else "")
         of = f"masks that are {masks}" if masks else "zeros"

@@ -52,7 +52,7 @@ class UncomputedRead:
     """What the program learned: "float" for floating-point numbers, and for integers or booleans
     that it only shows; "integer" for other integers and booleans; "size" for the size of a result;
     and "drawn" for integers, booleans, sizes or numbers that decide something, if they follow from
-    drawn choices and known values alone."""
+    drawn choices, random numbers that are not a card's, and known values alone."""
     last: int = 0
     """The number of its last read, counted over all places from 1."""
     reached: str = ""
@@ -64,7 +64,8 @@ class UncomputedRead:
     and "zeros" for others, which zeros gave; empty if only one size was possible. Of integers and
     booleans that follow from masks of unknown numbers: "fewest" if all were zeros, else "zeros"."""
     drawn: bool = False
-    """Whether it follows from drawn choices and known values alone."""
+    """Whether it follows from drawn choices, random numbers that are not a card's, and known values
+    alone."""
 
     @property
     def decides(self) -> bool:

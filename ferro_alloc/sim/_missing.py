@@ -10,11 +10,14 @@ from ferro_alloc.sim import _control
 
 MOST_NAMED = 8
 """Maximum number of places, kernels and functions in a line; the rest is counted."""
-DRAWN = "choices were drawn at random, each class equally likely"
+DRAWN = (
+    "choices were drawn at random, each class equally likely, or numbers that a card draws "
+    "differently"
+)
 """How a line about drawn choices begins."""
 SHOWN = "numbers that seem to decide nothing were not computed, but assumed as zeros"
 DECIDING = "values that may decide what the program does were not computed, but assumed"
-SHOWN_DRAWN = "numbers that seem to decide nothing follow from choices that were drawn at random"
+SHOWN_DRAWN = "numbers that seem to decide nothing follow from choices or numbers drawn at random"
 KERNELS = "kernels that the simulated GPU did not run"
 CALLS = "calls that are not simulated"
 ABOUT_CALLS = (KERNELS, CALLS)

@@ -17,7 +17,7 @@ struct ferro_sim_contents;
 /* How sure bytes are, in increasing order. */
 enum ferro_sim_certainty {
   FERRO_SIM_UNKNOWN = 0, /* arbitrary: zeros, or valid positions */
-  FERRO_SIM_DRAWN = 1,   /* follow from choices that were drawn at random, and from known bytes */
+  FERRO_SIM_DRAWN = 1,   /* follow from choices or numbers drawn at random, and from known bytes */
   FERRO_SIM_KNOWN = 2
 };
 

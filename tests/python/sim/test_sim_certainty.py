@@ -231,8 +231,13 @@ for expert in range(8):
     sizes.append(len(tokens[rows]))
 print(sum(sizes), min(sizes) > 900, max(sizes) > 1024, max(sizes) < 1150)
 """
-CHOICE = "what follows from choices (argmax, topk, multinomial), drawn at random"
-DRAWN = "choices were drawn at random, each class equally likely: train.py"
+CHOICE = (
+    "what follows from choices (argmax, topk, multinomial) or numbers (poisson), drawn at random"
+)
+DRAWN = (
+    "choices were drawn at random, each class equally likely, or numbers that a card draws "
+    "differently: train.py"
+)
 
 
 def test_the_rows_of_experts_are_those_of_a_draw(simulate: Simulate) -> None:
@@ -246,6 +251,39 @@ def test_the_rows_of_experts_are_those_of_a_draw(simulate: Simulate) -> None:
     assert f"train.py:7 (8 times): {CHOICE}" in done.stderr
     assert "as few rows" not in done.stderr
     assert any(line.startswith(DRAWN) for line in result["not_simulated"])
+
+
+RANDOM = """\
+import torch
+numbers = {numbers}
+rows = torch.zeros(4096, 65536, dtype=torch.int8, device="cuda")[numbers > 1]
+print(len(rows))
+"""
+WEIGHTS = "torch.ones(4096, 64, device='cuda')"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "certain"),
+    [
+        ("torch.poisson(torch.ones(4096, device='cuda'))", False),
+        ("torch._standard_gamma(torch.ones(4096, device='cuda'))", False),
+        ("torch.multinomial(torch.ones(64, device='cuda').half(), 4096, True)", False),
+        (f"torch.multinomial({WEIGHTS}.double(), 2, True)[:, 1]", True),
+        (f"torch.nn.functional.dropout({WEIGHTS}[:, 5], 0.5)", True),
+        (f"torch.nn.functional.rrelu({WEIGHTS}[:, 5].neg(), training=True).add(1.2)", True),
+    ],
+)
+def test_random_numbers_that_are_not_a_cards_make_a_verdict_unsure(
+    simulate: Simulate, numbers: str, certain: bool
+) -> None:
+    done, result = simulate(RANDOM.format(numbers=numbers))
+    assert 0 < int(done.stdout) < 4096, done.stderr
+    if certain:
+        assert (done.returncode, result["verdict"], learned(result)) == (0, "fits", {})
+    else:
+        assert (done.returncode, result["verdict"]) == (13, "fits as far as known")
+        assert learned(result) == {"train.py:3": "drawn"}
+        assert f"train.py:3 (once): {CHOICE}" in done.stderr
 
 
 ROUTES_AND_MASKS = f"""\
@@ -283,7 +321,9 @@ def test_reads_of_drawn_choices_qualify_a_verdict(simulate: Simulate, read: str)
     done, result = simulate(f"{UNKNOWN}\nid({read})")
     assert done.returncode == 13, done.stderr
     assert learned(result) == {"train.py:5": "drawn"}
-    assert "train.py:5 reads values that follow from choices that the simulated GPU" in done.stderr
+    assert "train.py:5 reads values that follow from choices or numbers that the simulated" in (
+        done.stderr
+    )
     assert f"train.py:5 (once): {CHOICE}" in done.stderr
 
 
@@ -688,12 +728,13 @@ def test_numbers_that_follow_from_choices_are_no_zeros(simulate: Simulate) -> No
         ("train.py:8", "float", False),
         ("train.py:9", "float", True),
     }
-    assert "train.py:7 reads values that follow from choices that the simulated GPU drew" in (
-        done.stderr
+    assert (
+        "train.py:7 reads values that follow from choices or numbers that the simulated GPU drew"
+        in (done.stderr)
     )
     of_draws, of_zeros = (line for line in result["not_simulated"] if "numbers" in line)
     assert of_draws.startswith(
-        "numbers that seem to decide nothing follow from choices that were drawn at random: "
+        "numbers that seem to decide nothing follow from choices or numbers drawn at random: "
         "train.py:7 (4 times), train.py:9 ("
     )
     assert of_zeros == (
