@@ -114,6 +114,8 @@ int ferro_sim_forget(uint64_t address, size_t bytes, int keep,
 int ferro_sim_forget_in_replays(int device, void* stream, uint64_t address, size_t bytes,
                                 const struct ferro_sim_origin* origin, size_t offset, size_t width,
                                 size_t pitch);
+/* An assertion of a kernel failed: the device's context has that error from now on, unless it has one. */
+void ferro_sim_fail_assertion(int device);
 /* Between these calls every copy of at most 8 bytes to the host that this thread submits delivers the
  * low bytes of this value. One of up to 16 bytes delivers 1 and the value: a search that found this
  * position. Calls may be nested; the innermost value counts. */

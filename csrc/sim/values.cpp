@@ -100,6 +100,11 @@ FERRO_SIM_CONTROL void ferro_sim_at_once(void (*function)(void*), void* argument
   function(argument);
 }
 
+FERRO_SIM_CONTROL void ferro_sim_fail_assertion(int device) {
+  CUresult& error = Machine::current().device(device).context.sticky_error;
+  error = error == CUDA_SUCCESS ? CUDA_ERROR_ASSERT : error;
+}
+
 FERRO_SIM_CONTROL int ferro_sim_least_certainty(uint64_t address, size_t bytes) {
   const Segments segments(address, bytes);
   if (!segments.mapped()) {

@@ -41,9 +41,9 @@ Numbers numbers_of(const OperatorTraits& traits, c10::ArrayRef<c10::IValue> argu
                    std::uint32_t multiprocessors, std::uint32_t threads);
 
 // Replaces the arguments, host tensors, by the results, of a call with such numbers of the card. `find`
-// tells of the tensor at a place among the arguments, and none if it was on the host or empty. Throws
-// if a card's kernel would fail.
-void draw_as_card(std::string_view name, torch::jit::Stack& stack, CardGenerator generator,
+// tells of the tensor at a place among the arguments, and none if it was on the host or empty. False:
+// a card's kernel would fail by an assertion. Throws if it cannot be told.
+bool draw_as_card(std::string_view name, torch::jit::Stack& stack, CardGenerator generator,
                   const std::function<std::optional<OnCard>(std::size_t)>& find);
 
 }  // namespace ferro::values

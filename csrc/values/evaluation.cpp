@@ -184,6 +184,9 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
         compares_with_zero && certainty == FERRO_SIM_UNKNOWN && are_wholly_unknown_numbers();
     const bool passes = are_others || (traits->assumes_true && certainty == FERRO_SIM_UNKNOWN);
     certainty = passes ? FERRO_SIM_KNOWN : certainty;
+    if (traits->random && certainty == FERRO_SIM_KNOWN) {
+      host.set_known_operands();
+    }
     if (!is_of_card(host.numbers())) {
       certainty = std::min(certainty, FERRO_SIM_DRAWN);
     }

@@ -44,6 +44,7 @@ void find_gpu() {
   find(gpu.counts, "ferro_sim_counts");
   find(gpu.kernel, "ferro_sim_kernel");
   find(gpu.launch, "ferro_sim_launch");
+  find(gpu.fail_assertion, "ferro_sim_fail_assertion");
 }
 
 }  // namespace ferro::values

@@ -29,6 +29,7 @@ struct Gpu {
   decltype(&ferro_sim_counts) counts;
   decltype(&ferro_sim_kernel) kernel;
   decltype(&ferro_sim_launch) launch;
+  decltype(&ferro_sim_fail_assertion) fail_assertion;
 };
 
 // Throws std::runtime_error if the process has no simulated GPU. Comes before all other calls.

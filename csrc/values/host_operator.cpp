@@ -2,6 +2,7 @@
 
 #include "values/assumed_rows.h"
 #include "values/below_modes.h"
+#include "values/gpu.h"
 #include "values/host_differences.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -136,6 +137,7 @@ std::size_t HostOperator::bytes_to_copy() const {
 void HostOperator::find_numbers(Arguments arguments, int device) {
   const cudaDeviceProp& card =
       *at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(device));
+  device_ = device;
   numbers_ = numbers_of(*traits_, arguments, static_cast<std::uint32_t>(card.multiProcessorCount),
                         static_cast<std::uint32_t>(card.maxThreadsPerMultiProcessor));
 }
@@ -222,16 +224,20 @@ void HostOperator::put_generator(Stack& stack) const {
 }
 
 void HostOperator::draw(Stack& stack) const {
-  draw_as_card(traits_->name, stack, generator_,
-               [this](std::size_t place) -> std::optional<OnCard> {
-                 for (const Operand& operand : operands_) {
-                   if (operand.place == place && !operand.is_left_out) {
-                     return OnCard{operand.at.address(),
-                                   {operand.at.strides().begin(), operand.at.strides().end()}};
-                   }
-                 }
-                 return std::nullopt;
-               });
+  const bool succeeds = draw_as_card(
+      traits_->name, stack, generator_, [this](std::size_t place) -> std::optional<OnCard> {
+        for (const Operand& operand : operands_) {
+          if (operand.place == place && !operand.is_left_out) {
+            return OnCard{operand.at.address(),
+                          {operand.at.strides().begin(), operand.at.strides().end()}};
+          }
+        }
+        return std::nullopt;
+      });
+  if (!succeeds) {
+    TORCH_CHECK(has_known_operands_, "an assertion may fail");
+    gpu().fail_assertion(device_);
+  }
 }
 
 void HostOperator::call(Stack& stack) const {

@@ -50,6 +50,7 @@ class HostOperator {
     repeatable_seed_ = 0;
     generator_ = {};
     numbers_ = Numbers::kNone;
+    has_known_operands_ = false;
   }
 
   // In the order of the arguments. Complete before `take_arguments`.
@@ -66,6 +67,8 @@ class HostOperator {
   bool take_arguments(c10::ArrayRef<c10::IValue> arguments);
 
   Numbers numbers() const { return numbers_; }
+  // If the operands are known and an assertion of a card's kernel fails, the card does.
+  void set_known_operands() { has_known_operands_ = true; }
   // 0 for operators that draw no random numbers.
   std::uint64_t seed() const { return repeatable_seed_; }
   bool has_inputs() const;
@@ -110,6 +113,8 @@ class HostOperator {
   std::uint64_t repeatable_seed_ = 0;
   CardGenerator generator_;
   Numbers numbers_ = Numbers::kNone;
+  int device_ = -1;  // that draws
+  bool has_known_operands_ = false;
   caffe2::TypeMeta default_type_;  // of the program at the call
 };
 

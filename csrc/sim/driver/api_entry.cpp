@@ -135,6 +135,7 @@ constexpr Sentence kSentences[] = {
     {CUDA_ERROR_INVALID_HANDLE, "invalid resource handle"},
     {CUDA_ERROR_NOT_READY, "device not ready"},
     {CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered"},
+    {CUDA_ERROR_ASSERT, "device-side assert triggered"},
     {CUDA_ERROR_NOT_SUPPORTED, "operation not supported"},
     {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "operation not permitted when stream is capturing"},
     {CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,

@@ -52,6 +52,62 @@ def test_each_random_operator_is_certain_only_where_a_card_proves_it(
                 assert learned == [], (name, way)
 
 
+FAILS = """\
+import torch
+from ferro_alloc import sim
+
+drawn = {}
+for act in (lambda: torch.zeros(3, device="cuda"), drawn.cpu, torch.cuda.synchronize):
+    try:
+        act()
+        print("done")
+    except RuntimeError as error:
+        print(str(error).splitlines()[0])
+print(sum(read.count for read in sim.uncomputed_reads()))
+"""
+ASSERTION = "CUDA error: device-side assert triggered"
+CHANCES = "torch.multinomial(torch.tensor({}, device='cuda'), {})"
+
+
+@pytest.mark.parametrize(
+    ("call", "fails"),
+    [
+        # What an H200 does, which may fail before the result is read.
+        (CHANCES.format([-1.0, -2.0, -3.0], 1), True),
+        (CHANCES.format([0.5, -1.0, 0.5], "2, True"), True),
+        (CHANCES.format([0.0, 0.0, 0.0], 2), True),
+        (CHANCES.format([0.0, 0.0, 0.0], "2, True"), True),
+        ("torch.multinomial(torch.full((3,), float('nan'), device='cuda'), 2)", True),
+        ("torch.multinomial(torch.full((3,), float('inf'), device='cuda'), 2, True)", True),
+        ("torch.bernoulli(torch.full((3,), 2.0, device='cuda'))", True),
+        (CHANCES.format([0.0, 1.0, 2.0], "2, True"), False),
+        ("torch.bernoulli(torch.ones(3, device='cuda'))", False),
+    ],
+)
+def test_arguments_that_a_card_asserts_to_be_others_end_its_context(
+    run_simulated: RunSimulated, call: str, fails: bool
+) -> None:
+    done = run_simulated(FAILS.format(call), values=True)
+    after = ASSERTION if fails else "done"
+    assert done.stdout.splitlines() == ["done", after, after, "0"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        # Within roundings, after drawn numbers, and of equal chances a card may take others.
+        "torch.bernoulli(torch.full((3,), 1.0000001, device='cuda'))",
+        "torch.multinomial(torch.poisson(torch.zeros(3, device='cuda')), 1)",
+        CHANCES.format([0.0, 1.0, 0.0, 2.0, 0.0], 4),
+    ],
+)
+def test_what_a_card_does_with_such_arguments_may_be_unknown(
+    run_simulated: RunSimulated, call: str
+) -> None:
+    done = run_simulated(FAILS.format(call), values=True)
+    assert done.stdout.splitlines() == ["done", "done", "done", "1"]
+
+
 @pytest.mark.parametrize("mode", ["eager", "adversarial"])
 def test_all_ways_to_draw_give_the_same_numbers(run_simulated: RunSimulated, mode: str) -> None:
     found = calls(run_simulated, gpu="h200", mode=mode, seed=3)
