@@ -55,11 +55,14 @@ SIM_LIBRARIES = {
     "nvml": "libnvidia-ml.so.1",
     "nccl": "libnccl.so.2",
     "cudnn": "libcudnn.so.9",
+    "cufft": "libcufft.so.12",
+    "cusparse": "libcusparse.so.12",
+    "cusolver": "libcusolver.so.12",
 }
 # Empty, under a soname that the package replaces with those of copies in wheels.
 STAND_IN = "libcudart-stand-in.so"
 STAND_IN_SONAME = f"libcudart.{'x' * 242}.so"
-# Sources that are no part of their folder's unit. One serves three libraries. The others declare
+# Sources that are no part of their folder's unit. One serves several libraries. The others declare
 # what the folder defines, or include with other arguments.
 SHARED = "blas_operation"
 APART = (SHARED, "operations", "stubs")
@@ -293,7 +296,7 @@ class Native:
         compiling.run([*every, *machine, *(step for steps in parts.values() for step in steps)])
         parts["cuda"] += machine
         shared = [step for step in parts["cublas_lt"] if step.target.stem == SHARED]
-        for name in ("cublas", "cudnn"):
+        for name in ("cublas", "cudnn", "cufft", "cusparse", "cusolver"):
             parts[name] += shared
         driver = self._link_sim("cuda", parts.pop("cuda"))
         compiling.run([driver])

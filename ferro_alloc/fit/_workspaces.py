@@ -1,7 +1,7 @@
-"""Programs whose convolutions may have had other workspaces on a card.
+"""Programs whose convolutions, transforms or solvers may have had other workspaces on a card.
 
-Those of convolutions that no GPU was asked for are derived from similar ones. Four of 33 programs
-reserved 3 to 7 % more or less on an H200 under native than simulated.
+Those that no GPU was asked for are derived from similar ones. Of programs with convolutions, four
+of 33 reserved 3 to 7 % more or less on an H200 under native than simulated.
 
 With `torch.backends.cudnn.benchmark` cuDNN tries up to ten algorithms, and takes memory for the
 largest workspace. The simulated cuDNN has two. A U-Net reserved 10 % more on an H200.
@@ -43,8 +43,9 @@ def lines_of(result: Result) -> list[str]:
     if decides(result):
         if not result["cudnn_benchmark"]:
             lines.append(
-                "  the workspaces of some convolutions of cuDNN were derived from similar ones, so "
-                "on a card the peak may be some percent higher or lower, most of all under native"
+                "  the workspaces of some calls of NVIDIA's libraries (cuDNN, cuFFT, cuSPARSE, "
+                "cuSOLVER) were derived from similar ones, so on a card the peak may be some "
+                "percent higher or lower, most of all under native"
             )
         what = "missing" if result["out_of_memory"] else "spare"
         lines.append(

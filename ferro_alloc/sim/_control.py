@@ -219,8 +219,8 @@ def has_benchmarked() -> bool:
 
 
 def derived_workspaces() -> int:
-    """How many plans of cuDNN's, for convolutions of 1 MiB and more, got the workspace of similar
-    ones, because the same one was not measured on a GPU."""
+    """How many calls of cuDNN, cuFFT, cuSPARSE and cuSOLVER, on tensors of 1 MiB and more, got a
+    workspace that follows from those of similar ones, because theirs was not measured on a GPU."""
     _driver()
     # The libraries are loaded for all.
     return int(ctypes.CDLL(None).ferro_sim_derived_workspaces())

@@ -14,7 +14,10 @@ from ferro_alloc.sim import _bundled
 DRIVER = "libcuda.so.1"
 CUDA_LIBRARIES = (DRIVER, "libcudart.so.13", "libcublasLt.so.13", "libcublas.so.13")
 # Each depends only on those before it.
-LIBRARIES = (*CUDA_LIBRARIES, "libnvidia-ml.so.1", "libnccl.so.2", "libcudnn.so.9")
+LIBRARIES = (
+    *(*CUDA_LIBRARIES, "libnvidia-ml.so.1", "libnccl.so.2", "libcudnn.so.9"),
+    *("libcufft.so.12", "libcusparse.so.12", "libcusolver.so.12"),
+)
 
 
 def folder() -> Path:

@@ -37,7 +37,12 @@ SIM_LEVELS = (
     {""},
 )
 # Its libraries: each includes itself and those below it.
-LIBRARY_LEVELS = ({"names"}, {"cuda"}, {"cudart", "cublas_lt", "nccl", "nvml"}, {"cublas", "cudnn"})
+LIBRARY_LEVELS = (
+    {"names"},
+    {"cuda"},
+    {"cudart", "cublas_lt", "nccl", "nvml"},
+    {"cublas", "cudnn", "cufft", "cusparse", "cusolver"},
+)
 INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.MULTILINE)
 SOURCES = sorted([*CSRC.rglob("*.h"), *CSRC.rglob("*.cpp")])
 

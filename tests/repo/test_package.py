@@ -24,6 +24,7 @@ BUILD = "import sys; from setuptools import build_meta as b; print(getattr(b, sy
 SIMULATED_LIBRARIES = (
     *("libcuda.so.1", "libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13"),
     *("libnvidia-ml.so.1", "libnccl.so.2", "libcudnn.so.9", "libcudart-stand-in.so"),
+    *("libcufft.so.12", "libcusparse.so.12", "libcusolver.so.12"),
 )
 
 

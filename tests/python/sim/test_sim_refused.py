@@ -25,7 +25,6 @@ CALLS = {
     "torch.linalg.cholesky(a)": ("cuSOLVER", "aten::linalg_cholesky_ex"),
     "torch.linalg.svdvals(a)": ("cuSOLVER", "aten::_linalg_svd"),
     "torch.linalg.slogdet(a)": ("cuSOLVER", "aten::_linalg_slogdet"),
-    "torch.fft.rfft(a)": ("cuFFT", "aten::_fft_r2c"),
 }
 
 

@@ -13,7 +13,8 @@ from tests.python.sim.conftest import Simulate
 MIB, GIB = 1 << 20, 1 << 30
 REMARK = "convolutions ran with torch.backends.cudnn.benchmark: their workspaces are simulated as"
 DERIVED = (
-    "the workspaces of some convolutions of cuDNN were derived from similar ones, so on a card"
+    "the workspaces of some calls of NVIDIA's libraries (cuDNN, cuFFT, cuSPARSE, cuSOLVER) were "
+    "derived from similar ones, so on a card"
 )
 HOLDS = "memory is less than 10 % of the peak reserved, so the verdict holds as far as known"
 

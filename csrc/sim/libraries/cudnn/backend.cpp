@@ -2,12 +2,12 @@
 // needs none, for when memory is short. Nothing is computed.
 //
 // Graphs without a convolution are refused, as by a cuDNN that has no engine for them.
+#include "sim/libraries/cuda/derived_workspaces.h"
 #include "sim/libraries/cudnn/descriptor.h"
 #include "sim/libraries/cudnn/handle.h"
 #include "sim/libraries/cudnn/workspaces.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -152,8 +152,6 @@ void set_descriptor(Descriptor& descriptor, cudnnBackendAttributeName_t name,
   descriptor.set(name, {CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, {}, {std::move(value)}});
 }
 
-// Plans for convolutions of large tensors whose workspace no GPU was asked for.
-std::atomic<std::uint64_t> derived_workspaces = 0;
 constexpr std::int64_t kLarge = 1 << 20;  // bytes
 
 constexpr std::int64_t kEngines = 2;
@@ -203,7 +201,9 @@ cudnnStatus_t finalize(Descriptor& descriptor) {
       const bool with_workspace = !index.empty() && index[0] == kWithWorkspace;
       const Workspace workspace =
           with_workspace ? workspace_of(found->shape, found->pass) : Workspace{};
-      if (!workspace.is_exact && TensorCopies(found->shape).all() >= kLarge) ++derived_workspaces;
+      if (!workspace.is_exact && TensorCopies(found->shape).all() >= kLarge) {
+        ferro_sim_note_derived_workspace();
+      }
       set_integer(descriptor, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
                   static_cast<std::int64_t>(workspace.bytes));
       return CUDNN_STATUS_SUCCESS;
@@ -242,8 +242,6 @@ using ferro::sim::held;
 using ferro::sim::size_of;
 
 extern "C" {
-
-std::uint64_t ferro_sim_derived_workspaces() { return ferro::sim::derived_workspaces; }
 
 cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
                                            cudnnBackendDescriptor_t* descriptor) {

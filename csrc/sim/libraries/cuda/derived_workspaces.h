@@ -1,0 +1,11 @@
+// Counts workspaces of 1 MiB of tensors and more whose size was derived from similar ones, because
+// the same one was not measured on a GPU. It lives in libcuda.so.1 and serves all libraries.
+// Thread-safe.
+#pragma once
+
+#include <cstdint>
+
+extern "C" {
+void ferro_sim_note_derived_workspace();
+std::uint64_t ferro_sim_derived_workspaces();
+}
