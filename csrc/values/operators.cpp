@@ -70,7 +70,9 @@ class Wrapper : public c10::OperatorKernel {
         traits_(std::move(traits)),
         computable_(key == DispatchKey::CUDA),
         may_benchmark_(traits_.name.starts_with("aten::cudnn_convolution")),
-        sparse_(key == DispatchKey::SparseCUDA ? sparse_evaluation(traits_.name) : nullptr) {}
+        sparse_(key == DispatchKey::SparseCUDA      ? sparse_evaluation(traits_.name)
+                : key == DispatchKey::SparseCsrCUDA ? compressed_evaluation(traits_.name)
+                                                    : nullptr) {}
 
   void operator()(const OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
     call_operator(traits_, *stack, [&](InOperator& inside) {
@@ -90,9 +92,10 @@ class Wrapper : public c10::OperatorKernel {
   void compute(const OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack,
                InOperator& inside) const {
     const auto call = [&] { kernel_.callBoxed(op, keys, stack); };
-    if (sparse_ != nullptr) {
-      sparse_(*stack, call);
-    } else if (traits_.kind == Kind::kUnset) {
+    if (sparse_ != nullptr && sparse_(*stack, call)) {
+      return;
+    }
+    if (traits_.kind == Kind::kUnset) {
       call();
       if (!fills_unset()) {
         forget_unset(stack->back().toTensor());

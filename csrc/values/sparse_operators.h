@@ -10,10 +10,13 @@
 
 namespace ferro::values {
 
-// Gives the results values, around `run`, which calls the GPU's operator on `stack`.
-using SparseEvaluation = void (*)(torch::jit::Stack& stack, const std::function<void()>& run);
+// Gives the results values, around `run`, which calls the GPU's operator on `stack`. False: it has not
+// called it, because it does not know these arguments.
+using SparseEvaluation = bool (*)(torch::jit::Stack& stack, const std::function<void()>& run);
 
-// Null for an operator that needs none: `name` as in `OperatorTraits`.
+// Null for an operator that needs none: `name` as in `OperatorTraits`. Of COO tensors, and of those
+// with compressed rows or columns.
 SparseEvaluation sparse_evaluation(std::string_view name);
+SparseEvaluation compressed_evaluation(std::string_view name);
 
 }  // namespace ferro::values

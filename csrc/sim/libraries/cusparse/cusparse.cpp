@@ -1,0 +1,234 @@
+// cuSPARSE: descriptors, products, triangular solvers and sorts. Each that computes becomes an operation
+// on its handle's stream. Declared by its binary interface, not by its headers.
+//
+// Functions that tell the number of elements of a result are left out (sums and products of sparse
+// matrices): it depends on values.
+#include "sim/libraries/cublas_lt/blas_operation.h"
+#include "sim/libraries/cuda/derived_workspaces.h"
+#include "sim/libraries/cusparse/workspaces.h"
+
+#include <cstdint>
+#include <library_types.h>
+#include <new>
+
+namespace {
+
+using ferro::sim::SparseShape;
+
+enum Status : int {
+  kSuccess = 0,
+  kAllocFailed = 2,
+  kInvalidValue = 3,
+  kExecutionFailed = 6,
+};
+
+struct Handle {
+  CUstream stream = nullptr;
+};
+
+// Of a sparse or dense matrix or vector, or of the state of a function.
+struct Descriptor {
+  SparseShape shape;
+};
+
+template <typename Type>
+int create(Type** out, const Type& made = {}) {
+  if (out == nullptr) return kInvalidValue;
+  *out = new (std::nothrow) Type(made);
+  return *out != nullptr ? kSuccess : kAllocFailed;
+}
+
+std::int64_t index_bytes(int type) {
+  constexpr int k64 = 3;
+  return type == k64 ? 8 : 4;
+}
+
+int run(const Handle* handle) {
+  return ferro::sim::enqueue_operation(handle->stream) == CUDA_SUCCESS ? kSuccess
+                                                                       : kExecutionFailed;
+}
+
+int note_derived(std::size_t* out, std::size_t bytes) {
+  constexpr std::size_t kLarge = 1 << 20;
+  if (bytes >= kLarge) ferro_sim_note_derived_workspace();
+  *out = bytes;
+  return kSuccess;
+}
+
+}  // namespace
+
+#define FERRO_SIM_EXPORT extern "C" __attribute__((visibility("default")))
+
+FERRO_SIM_EXPORT int cusparseCreate(Handle** handle) { return create(handle); }
+
+FERRO_SIM_EXPORT int cusparseDestroy(Handle* handle) {
+  delete handle;
+  return kSuccess;
+}
+
+FERRO_SIM_EXPORT int cusparseGetVersion(Handle*, int* version) {
+  *version = 12603;
+  return kSuccess;
+}
+
+FERRO_SIM_EXPORT int cusparseSetStream(Handle* handle, CUstream stream) {
+  handle->stream = stream;
+  return kSuccess;
+}
+
+FERRO_SIM_EXPORT int cusparseGetStream(const Handle* handle, CUstream* stream) {
+  *stream = handle->stream;
+  return kSuccess;
+}
+
+FERRO_SIM_EXPORT const char* cusparseGetErrorString(int status) {
+  return status == kSuccess ? "success" : "not supported by the simulated cuSPARSE";
+}
+
+FERRO_SIM_EXPORT const char* cusparseGetErrorName(int status) {
+  return status == kSuccess ? "CUSPARSE_STATUS_SUCCESS" : "CUSPARSE_STATUS_NOT_SUPPORTED";
+}
+
+// Settings that change no size.
+#define FERRO_SIM_IGNORED(name) \
+  FERRO_SIM_EXPORT int name() { return kSuccess; }
+FERRO_SIM_IGNORED(cusparseSetPointerMode)
+FERRO_SIM_IGNORED(cusparseSetMatType)
+FERRO_SIM_IGNORED(cusparseSetMatFillMode)
+FERRO_SIM_IGNORED(cusparseSetMatDiagType)
+FERRO_SIM_IGNORED(cusparseSetMatIndexBase)
+FERRO_SIM_IGNORED(cusparseCsrSetPointers)
+FERRO_SIM_IGNORED(cusparseCsrSetStridedBatch)
+FERRO_SIM_IGNORED(cusparseCooSetStridedBatch)
+FERRO_SIM_IGNORED(cusparseDnMatSetStridedBatch)
+FERRO_SIM_IGNORED(cusparseSpMatSetAttribute)
+
+#define FERRO_SIM_CREATED(name) \
+  FERRO_SIM_EXPORT int name(Descriptor** out) { return create(out); }
+FERRO_SIM_CREATED(cusparseCreateMatDescr)
+FERRO_SIM_CREATED(cusparseSpSV_createDescr)
+FERRO_SIM_CREATED(cusparseSpSM_createDescr)
+
+#define FERRO_SIM_DESTROYED(name)                     \
+  FERRO_SIM_EXPORT int name(Descriptor* descriptor) { \
+    delete descriptor;                                \
+    return kSuccess;                                  \
+  }
+FERRO_SIM_DESTROYED(cusparseDestroyMatDescr)
+FERRO_SIM_DESTROYED(cusparseDestroySpMat)
+FERRO_SIM_DESTROYED(cusparseDestroyDnMat)
+FERRO_SIM_DESTROYED(cusparseDestroyDnVec)
+FERRO_SIM_DESTROYED(cusparseSpSV_destroyDescr)
+FERRO_SIM_DESTROYED(cusparseSpSM_destroyDescr)
+
+#define FERRO_SIM_COMPRESSED(name)                                                          \
+  FERRO_SIM_EXPORT int name(Descriptor** out, std::int64_t rows, std::int64_t columns,      \
+                            std::int64_t count, const void*, const void*, const void*, int, \
+                            int index, int, cudaDataType type) {                            \
+    return create(out, {{rows, columns, count, index_bytes(index), type}});                 \
+  }
+FERRO_SIM_COMPRESSED(cusparseCreateCsr)
+FERRO_SIM_COMPRESSED(cusparseCreateConstCsr)
+FERRO_SIM_COMPRESSED(cusparseCreateCsc)
+FERRO_SIM_COMPRESSED(cusparseCreateConstCsc)
+
+#define FERRO_SIM_COORDINATES(name)                                                               \
+  FERRO_SIM_EXPORT int name(Descriptor** out, std::int64_t rows, std::int64_t columns,            \
+                            std::int64_t count, const void*, const void*, const void*, int index, \
+                            int, cudaDataType type) {                                             \
+    return create(out, {{rows, columns, count, index_bytes(index), type}});                       \
+  }
+FERRO_SIM_COORDINATES(cusparseCreateCoo)
+FERRO_SIM_COORDINATES(cusparseCreateConstCoo)
+
+#define FERRO_SIM_DENSE(name)                                                          \
+  FERRO_SIM_EXPORT int name(Descriptor** out, std::int64_t rows, std::int64_t columns, \
+                            std::int64_t, const void*, cudaDataType type, int) {       \
+    return create(out, {{rows, columns, rows * columns, 4, type}});                    \
+  }
+FERRO_SIM_DENSE(cusparseCreateDnMat)
+FERRO_SIM_DENSE(cusparseCreateConstDnMat)
+
+#define FERRO_SIM_VECTOR(name)                                                                     \
+  FERRO_SIM_EXPORT int name(Descriptor** out, std::int64_t size, const void*, cudaDataType type) { \
+    return create(out, {{size, 1, size, 4, type}});                                                \
+  }
+FERRO_SIM_VECTOR(cusparseCreateDnVec)
+FERRO_SIM_VECTOR(cusparseCreateConstDnVec)
+
+FERRO_SIM_EXPORT int cusparseSpMatGetSize(const Descriptor* matrix, std::int64_t* rows,
+                                          std::int64_t* columns, std::int64_t* count) {
+  *rows = matrix->shape.rows;
+  *columns = matrix->shape.columns;
+  *count = matrix->shape.count;
+  return kSuccess;
+}
+
+FERRO_SIM_EXPORT int cusparseSpMM_bufferSize(const Handle*, int, int, const void*,
+                                             const Descriptor* matrix, const Descriptor*,
+                                             const void*, const Descriptor* result, cudaDataType,
+                                             int algorithm, std::size_t* bytes) {
+  constexpr int kFirst = 4;  // CUSPARSE_SPMM_CSR_ALG1
+  constexpr int kLastOfCoordinates = 3;
+  const bool by_coordinates = algorithm > 0 && algorithm <= kLastOfCoordinates;
+  *bytes = by_coordinates ? 0
+                          : ferro::sim::product_buffer(matrix->shape, result->shape.columns,
+                                                       algorithm == kFirst);
+  return kSuccess;
+}
+
+FERRO_SIM_EXPORT int cusparseSpMV_bufferSize(const Handle*, int, const void*,
+                                             const Descriptor* matrix, const Descriptor*,
+                                             const void*, const Descriptor*, cudaDataType, int,
+                                             std::size_t* bytes) {
+  *bytes = ferro::sim::vector_buffer(matrix->shape);
+  return kSuccess;
+}
+
+FERRO_SIM_EXPORT int cusparseSDDMM_bufferSize(const Handle*, int, int, const void*,
+                                              const Descriptor*, const Descriptor*, const void*,
+                                              const Descriptor* places, cudaDataType, int,
+                                              std::size_t* bytes) {
+  *bytes = ferro::sim::sampled_buffer(places->shape);
+  return kSuccess;
+}
+
+FERRO_SIM_EXPORT int cusparseSpSV_bufferSize(const Handle*, int, const void*,
+                                             const Descriptor* matrix, const Descriptor*,
+                                             const Descriptor*, cudaDataType, int, Descriptor*,
+                                             std::size_t* bytes) {
+  return note_derived(bytes, ferro::sim::solver_buffer(matrix->shape, 0));
+}
+
+FERRO_SIM_EXPORT int cusparseSpSM_bufferSize(const Handle*, int, int, const void*,
+                                             const Descriptor* matrix, const Descriptor*,
+                                             const Descriptor* result, cudaDataType, int,
+                                             Descriptor*, std::size_t* bytes) {
+  return note_derived(bytes, ferro::sim::solver_buffer(matrix->shape, result->shape.columns));
+}
+
+FERRO_SIM_EXPORT int cusparseXcoosort_bufferSizeExt(const Handle*, int, int, int count, const void*,
+                                                    const void*, std::size_t* bytes) {
+  return note_derived(bytes, ferro::sim::sort_buffer(count, 4));
+}
+
+FERRO_SIM_EXPORT int cusparseXcsrsort_bufferSizeExt(const Handle*, int, int, int count, const void*,
+                                                    const void*, std::size_t* bytes) {
+  return note_derived(bytes, ferro::sim::sort_buffer(count, 5));
+}
+
+#define FERRO_SIM_OPERATION(name) \
+  FERRO_SIM_EXPORT int name(const Handle* handle) { return run(handle); }
+FERRO_SIM_OPERATION(cusparseSpMM)
+FERRO_SIM_OPERATION(cusparseSpMM_preprocess)
+FERRO_SIM_OPERATION(cusparseSpMV)
+FERRO_SIM_OPERATION(cusparseSDDMM)
+FERRO_SIM_OPERATION(cusparseSDDMM_preprocess)
+FERRO_SIM_OPERATION(cusparseSpSV_analysis)
+FERRO_SIM_OPERATION(cusparseSpSV_solve)
+FERRO_SIM_OPERATION(cusparseSpSM_analysis)
+FERRO_SIM_OPERATION(cusparseSpSM_solve)
+FERRO_SIM_OPERATION(cusparseXcoo2csr)
+FERRO_SIM_OPERATION(cusparseXcoosortByRow)
+FERRO_SIM_OPERATION(cusparseXcsrsort)
+FERRO_SIM_OPERATION(cusparseCreateIdentityPermutation)
