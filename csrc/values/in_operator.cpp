@@ -70,7 +70,7 @@ bool InOperator::reads_result_at(std::uint64_t address) {
   const c10::ArrayRef<c10::IValue> arguments =
       stack_ != nullptr ? torch::jit::last(*stack_, traits_.arguments) : arguments_;
   const bool is_result = std::none_of(arguments.begin(), arguments.end(), is_there);
-  read_result_ = read_result_ || is_result;
+  read_result_ = read_result_ || (is_result && !traits_.computes_on_host);
   return is_result;
 }
 

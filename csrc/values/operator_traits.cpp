@@ -30,9 +30,11 @@ constexpr string_view kNothing[] = {"aten::set_",
                                     "aten::is_pinned",
                                     "aten::_cudnn_rnn_flatten_weight"};
 constexpr string_view kReads[] = {"aten::_local_scalar_dense"};
-// They read the values that determine their sizes through other operators.
+// They read the values that determine their sizes through other operators. `linalg_lstsq` has none on
+// the GPU.
 constexpr string_view kSizedByOthers[] = {"aten::masked_select", "aten::index",
-                                          "aten::repeat_interleave", "aten::bincount"};
+                                          "aten::repeat_interleave", "aten::bincount",
+                                          "aten::linalg_lstsq"};
 constexpr string_view kPositions[] = {
     "aten::argmax",    "aten::argmin", "aten::topk",   "aten::sort",       "aten::argsort",
     "aten::kthvalue",  "aten::mode",   "aten::cummax", "aten::cummin",     "aten::median",
@@ -315,7 +317,11 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
     traits.unique_along = schema.argumentIndexWithName("dim");
   }
   traits.assumes_true = base == "aten::_is_all_true";
-  traits.reads_to_check = base == "aten::normal" || base.starts_with("aten::fake_quantize_per_");
+  traits.checks_success = base == "aten::_linalg_check_errors";
+  traits.computes_on_host = base == "aten::linalg_lstsq";
+  traits.reads_to_check = traits.checks_success || base == "aten::normal" ||
+                          base.starts_with("aten::linalg_eig") ||
+                          base.starts_with("aten::fake_quantize_per_");
   traits.zeroes_unknown = base == "ferro_sim::launch";
   const bool overwrites_first =
       traits.written.size() == 1 && traits.written[0] == 0 && traits.overwrites(0);

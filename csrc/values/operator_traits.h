@@ -93,6 +93,10 @@ struct OperatorTraits {
   bool assumes_true = false;
   // Reads arguments back, and uses them only to check them.
   bool reads_to_check = false;
+  // Its first argument tells whether a decomposition succeeded: zero, unless it is known.
+  bool checks_success = false;
+  // Computes with parts of its results on the host (MAGMA), which determine no size.
+  bool computes_on_host = false;
   // Of the last result.
   std::optional<Positions> positions;
   // Zeros arguments that were unknown before it, instead of keeping their contents: what the program

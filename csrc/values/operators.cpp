@@ -95,6 +95,9 @@ class Wrapper : public c10::OperatorKernel {
     if (sparse_ != nullptr && sparse_(*stack, call)) {
       return;
     }
+    if (traits_.checks_success) {
+      assume_success(torch::jit::peek(*stack, 0, traits_.arguments).toTensor());
+    }
     if (traits_.kind == Kind::kUnset) {
       call();
       if (!fills_unset()) {
@@ -126,6 +129,15 @@ class Wrapper : public c10::OperatorKernel {
     }
   }
 
+  // Decompositions of unknown matrices succeed.
+  static void assume_success(const at::Tensor& codes) {
+    if (codes.is_cuda() && codes.numel() > 0 &&
+        gpu().least_certainty(reinterpret_cast<std::uint64_t>(codes.data_ptr()), codes.nbytes()) !=
+            FERRO_SIM_KNOWN) {
+      codes.zero_();
+    }
+  }
+
   // What the storage's memory has more than before is unset.
   void resize(const OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) const {
     const at::Tensor& tensor = torch::jit::peek(*stack, 0, traits_.arguments).toTensor();
@@ -144,6 +156,24 @@ class Wrapper : public c10::OperatorKernel {
   const bool computable_;
   const bool may_benchmark_;  // cuDNN compares its algorithms, if the program asks for that
   const SparseEvaluation sparse_;
+};
+
+// The check of a decomposition whose codes are on the host. Within an operator of the GPU, MAGMA has
+// computed them from memory that holds no results.
+class HostCheck : public c10::OperatorKernel {
+ public:
+  explicit HostCheck(c10::SafeKernelFunction kernel) : kernel_(std::move(kernel)) {}
+
+  void operator()(const OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    if (gpu().counts()->operators > 0) {
+      const std::size_t arguments = op.schema().arguments().size();
+      torch::jit::peek(*stack, 0, arguments).toTensor().zero_();
+    }
+    kernel_.callBoxed(op, keys, stack);
+  }
+
+ private:
+  const c10::SafeKernelFunction kernel_;
 };
 
 class Listener : public c10::OpRegistrationListener {
@@ -175,9 +205,10 @@ void Listener::onOperatorRegistered(const OperatorHandle& op) {
 bool has_kernel(const OperatorHandle& op, DispatchKey key) {
   // One function serves all devices, and launches kernels itself, or checks what the program gave.
   constexpr const char* kOfAllDevices[] = {"aten::copy_", "aten::kaiser_window",
-                                           "aten::conj_physical_", "aten::_is_all_true"};
+                                           "aten::conj_physical_", "aten::_is_all_true",
+                                           "aten::_linalg_check_errors"};
   return op.hasKernelForDispatchKey(key) ||
-         (key == DispatchKey::CUDA &&
+         ((key == DispatchKey::CUDA || key == DispatchKey::CPU) &&
           std::find(std::begin(kOfAllDevices), std::end(kOfAllDevices), op.operator_name().name) !=
               std::end(kOfAllDevices));
 }
@@ -186,6 +217,8 @@ bool has_kernel(const OperatorHandle& op, DispatchKey key) {
 // compute is unknown, unless `sparse_evaluation` knows them.
 constexpr DispatchKey kKeys[] = {DispatchKey::CUDA, DispatchKey::SparseCUDA,
                                  DispatchKey::SparseCsrCUDA, DispatchKey::QuantizedCUDA};
+// Of the host's operators, only a check is wrapped.
+constexpr DispatchKey kHostKey = DispatchKey::CPU;
 
 // Calls PyTorch's function, and makes its result unknown memory. Without the stack of a boxed kernel,
 // which takes longer.
@@ -211,6 +244,12 @@ using EmptyStrided = Unset<&at::native::empty_strided_cuda, at::IntArrayRef, at:
 std::optional<WrappedKernel> wrapped_kernel(const OperatorHandle& op, DispatchKey key) {
   using c10::KernelFunction;
   OperatorTraits traits = traits_of(op);
+  if (key == DispatchKey::CPU) {
+    return traits.checks_success
+               ? std::optional(WrappedKernel{KernelFunction::makeFromBoxedFunctor(
+                     std::make_unique<HostCheck>(op.getComputedKernelForDispatchKey(key)))})
+               : std::nullopt;
+  }
   const bool calls_another = traits.name == "aten::zero_" && key == DispatchKey::CUDA;  // fill_
   if (traits.kind == Kind::kView || calls_another) {
     return std::nullopt;
@@ -250,19 +289,21 @@ void wrap_unseen() {
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : names) {
     const auto op = dispatcher.findSchema(name);
-    for (const DispatchKey key : kKeys) {
-      if (!op || !has_kernel(*op, key)) {
-        continue;
-      }
-      std::optional<WrappedKernel> kernel = wrapped_kernel(*op, key);
+    const auto wrap = [&](DispatchKey key) {
+      std::optional<WrappedKernel> kernel =
+          op && has_kernel(*op, key) ? wrapped_kernel(*op, key) : std::nullopt;
       if (!kernel) {
-        continue;
+        return;
       }
       auto handle =
           dispatcher.registerImpl(name, key, std::move(kernel->function), kernel->signature,
                                   nullptr, "values of the simulated GPU");
       const std::lock_guard lock(w.mutex);
       w.handles.push_back(std::move(handle));
+    };
+    std::ranges::for_each(kKeys, wrap);
+    if (name.name == "aten::_linalg_check_errors") {
+      wrap(kHostKey);
     }
   }
 }

@@ -20,11 +20,10 @@ except RuntimeError:
     print("refused")
 kept = torch.empty(1 << 20, device="cuda")
 """
+PRODUCT = "torch.sparse.mm(a.to_sparse(), a.to_sparse())"
 # Each call, the library that it needs, and the operator that was refused.
 CALLS = {
-    "torch.linalg.cholesky(a)": ("cuSOLVER", "aten::linalg_cholesky_ex"),
-    "torch.linalg.svdvals(a)": ("cuSOLVER", "aten::_linalg_svd"),
-    "torch.linalg.slogdet(a)": ("cuSOLVER", "aten::_linalg_slogdet"),
+    PRODUCT: ("cuSPARSE", "aten::_sparse_sparse_matmul"),
 }
 
 
@@ -59,7 +58,7 @@ class Solve(torch.autograd.Function):
         return x * 2
     @staticmethod
     def backward(ctx, gradient):
-        return torch.linalg.cholesky(gradient)
+        return torch.sparse.mm(gradient.to_sparse(), gradient.to_sparse())
 x = a.clone().requires_grad_()
 for _ in range(3):
     try:
@@ -74,7 +73,7 @@ IN_OPERATOR = f"""\
 @torch.library.custom_op("ferro_test::solve", mutates_args=())
 def solve(x: torch.Tensor) -> torch.Tensor:
     try:
-        return torch.linalg.cholesky(x)
+        return torch.sparse.mm(x.to_sparse(), x.to_sparse())
     except RuntimeError:
         return x.clone()
 solve(a)
@@ -83,7 +82,7 @@ RAISED_AGAIN = f"""\
 {START}
 def solve():
     try:
-        return torch.linalg.cholesky(a)
+        return torch.sparse.mm(a.to_sparse(), a.to_sparse())
     except RuntimeError as error:
         raise ValueError("not positive") from error
 try:
@@ -107,7 +106,7 @@ def test_where_a_refusal_was_caught(
 ) -> None:
     done, result = simulate(program)
     assert done.returncode == 13, done.stderr
-    expected = (place, "aten::linalg_cholesky_ex", "cuSOLVER", count, False)
+    expected = (place, "aten::_sparse_sparse_matmul", "cuSPARSE", count, False)
     assert expected in went_on(result)
 
 
@@ -115,11 +114,11 @@ def test_where_a_refusal_was_caught(
 def test_a_program_that_runs_out_after_a_refusal(
     simulate: Simulate, options: tuple[str, ...]
 ) -> None:
-    program = CAUGHT.replace("CALL", "torch.linalg.cholesky(a)").replace("1 << 20", "1 << 32")
+    program = CAUGHT.replace("CALL", PRODUCT).replace("1 << 20", "1 << 32")
     done, _ = simulate(program, "--memory", "2g", *options)
     assert done.returncode == 12, done.stderr
     assert "DOES NOT FIT AS FAR AS KNOWN" in done.stderr
-    assert "train.py:5 (once): aten::linalg_cholesky_ex needs cuSOLVER" in done.stderr
+    assert "train.py:5 (once): aten::_sparse_sparse_matmul needs cuSPARSE" in done.stderr
 
 
 UNUSED = """\
@@ -143,12 +142,12 @@ ENDS = f"""\
 read = (a @ a).to(torch.float64).cpu()
 def solve():
     MORE
-    return torch.linalg.slogdet(a)
+    return torch.sparse.mm(a.to_sparse(), a.to_sparse())
 solve()
 """
-FROM = "try: torch.linalg.slogdet(a)\n    except RuntimeError as e: raise ValueError('no') from e"
-EXITS = "try: torch.linalg.slogdet(a)\n    except RuntimeError as error: sys.exit('no')"
-SAID = "aten::_linalg_slogdet needs cuSOLVER, which the simulated GPU does not have"
+FROM = f"try: {PRODUCT}\n    except RuntimeError as e: raise ValueError('no') from e"
+EXITS = f"try: {PRODUCT}\n    except RuntimeError as error: sys.exit('no')"
+SAID = "aten::_sparse_sparse_matmul needs cuSPARSE, which the simulated GPU does not have"
 
 
 @pytest.mark.parametrize("more", ["pass", FROM, EXITS], ids=["itself", "from", "exit"])
@@ -161,7 +160,7 @@ def test_a_program_that_a_refusal_ends(simulate: Simulate, more: str) -> None:
     assert result["ended_by"] == ""
     report = done.stderr[done.stderr.index("\nsimulated ") :].splitlines()
     assert report[2].startswith(
-        "  NOT KNOWN: the simulated GPU does not have cuSOLVER, and that ended the program. Until "
+        "  NOT KNOWN: the simulated GPU does not have cuSPARSE, and that ended the program. Until "
         "then it FITS, with "
     )
     assert report[3] == f"  train.py:{line}: {SAID} (do it on the CPU)"
@@ -169,7 +168,7 @@ def test_a_program_that_a_refusal_ends(simulate: Simulate, more: str) -> None:
 
 
 def test_another_end_after_a_refusal_is_the_programs_own(simulate: Simulate) -> None:
-    program = CAUGHT.replace("CALL", "torch.linalg.slogdet(a)") + "sys.exit(3)\n"
+    program = CAUGHT.replace("CALL", PRODUCT) + "sys.exit(3)\n"
     done, result = simulate(program)
     assert (done.returncode, result["verdict"]) == (3, "unknown"), done.stderr
     assert not any(each["ended"] for each in result["refused"])
@@ -178,11 +177,11 @@ def test_another_end_after_a_refusal_is_the_programs_own(simulate: Simulate) -> 
 
 
 def test_a_comparison_names_what_was_refused(simulate: Simulate) -> None:
-    done, result = simulate(CAUGHT.replace("CALL", "torch.linalg.slogdet(a)"), "--compare")
+    done, result = simulate(CAUGHT.replace("CALL", PRODUCT), "--compare")
     assert (done.returncode, result["exit_status"]) == (13, 13), done.stderr
     assert "  it fits as far as known under native, expandable, ferro_alloc\n" in done.stderr
     assert done.stderr.count(f"train.py:5 (once): {SAID}") == 1
-    assert done.stderr.count("  calls that are not simulated: cuSOLVER in ") == 1
+    assert done.stderr.count("  calls that are not simulated: cuSPARSE in ") == 1
 
 
 LONG = f"""\
@@ -196,11 +195,11 @@ def test_a_comparison_of_a_program_that_a_refusal_ends(simulate: Simulate, progr
     done, result = simulate(program, "--compare")
     assert (done.returncode, result["exit_status"]) == (1, 1), done.stderr
     lines = done.stderr.splitlines()
-    assert sum("not known: no cuSOLVER" in line for line in lines) == 3
+    assert sum("not known: no cuSPARSE" in line for line in lines) == 3
     assert lines.count(f"  train.py:7: {SAID} (do it on the CPU)") == 1
     ends = [line for line in lines if line.startswith("    RuntimeError: ")]
     assert len(ends) == 1
     assert "  its last lines under native, expandable, ferro_alloc:" in lines
-    assert lines[-1].startswith("  calls that are not simulated: cuSOLVER in ")
+    assert lines[-1].startswith("  calls that are not simulated: cuSPARSE in ")
     assert lines[-1].endswith("(do it on the CPU)")
     assert all(each["refused"][-1]["ended"] for each in result["runs"])

@@ -27,6 +27,8 @@ def small(results):
 
 
 def compare(case):
+    if "driver=" in case:  # the host has no drivers of cuSOLVER, so they are not computed
+        return
     inputs = library_cases.inputs_of(case)
     if not small(inputs.values()) or "f16" in case:
         return
@@ -34,7 +36,9 @@ def compare(case):
     found = [dense(each.detach()).cpu() for each in library_cases.outcome(case, inputs)]
     library_cases.DEVICE = "cpu"
     try:
-        wanted = library_cases.outcome(case, library_cases.inputs_of(case))
+        # The GPU's only driver.
+        on_host = case.replace("lstsq(a,b)", "lstsq(a,b,driver='gels')")
+        wanted = library_cases.outcome(on_host, library_cases.inputs_of(case))
     finally:
         library_cases.DEVICE = "cuda"
     if not small(wanted):
@@ -42,7 +46,8 @@ def compare(case):
     answer["compared"] += 1
     wanted = [dense(each.detach()) for each in wanted]
     same = len(found) == len(wanted) and all(
-        torch.allclose(a, b, rtol=1e-3, atol=1e-3) for a, b in zip(found, wanted, strict=True)
+        torch.allclose(a, b, rtol=1e-3, atol=1e-3, equal_nan=True)
+        for a, b in zip(found, wanted, strict=True)
     )
     if not same or len(sim.uncomputed_reads()) > reads:
         answer["values"].append(case)

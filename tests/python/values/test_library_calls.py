@@ -21,6 +21,23 @@ def last_line(run: RunSimulated, program: str | Path, *arguments: str, **activat
 
 SOLVED = [f"tri_csr(50);r(50,{n})|torch.triangular_solve(b,a,upper=False)|" for n in (8, 1)]
 CONVERTED = "csr(100,80,500)|a.to_sparse_csc()|"
+LEAST_SQUARES = [
+    f"r({a});r({b},{n})|torch.linalg.lstsq(a,b)|"
+    for a, b in (
+        *(("6,3", "6"), ("4,8,4", "4,8"), ("8,32,16", "8,32"), ("66,33", "66")),
+        *(("200,100", "200"), ("5,200,100", "5,200")),
+    )
+    for n in (1, 8)
+]
+EIGENVALUES = [f"good({n},dtype=c64)|torch.linalg.eig(a)|" for n in (100, 300)]
+# The products with Q have derived workspaces; those of small matrices in batches have none.
+DERIVED = [
+    *LEAST_SQUARES[:2],
+    *LEAST_SQUARES[6:8],
+    EIGENVALUES[0],
+    *LEAST_SQUARES[8:],
+    EIGENVALUES[1],
+]
 
 
 @pytest.mark.parametrize(
@@ -29,8 +46,9 @@ CONVERTED = "csr(100,80,500)|a.to_sparse_csc()|"
         ("fft", 174, 78, [], []),
         # The buffers of triangular solvers differ by 1 to 2 %.
         ("sparse", 109, 65, SOLVED, [CONVERTED, *SOLVED]),
+        ("linalg", 465, 255, DERIVED, LEAST_SQUARES[:8]),
     ],
-    ids=["fft", "sparse"],
+    ids=["fft", "sparse", "linalg"],
 )
 def test_calls_request_what_they_request_on_a_gpu(
     run_simulated: RunSimulated,

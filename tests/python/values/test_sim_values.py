@@ -20,9 +20,10 @@ MODES = pytest.mark.parametrize(
 
 LIBRARIES = """\
 import torch
+diagonal = torch.eye(3, device="cuda")
 for function in (
-    lambda: torch.linalg.cholesky(torch.eye(3, device="cuda")),
-    lambda: torch.linalg.svd(torch.eye(3, device="cuda")),
+    lambda: torch.sparse.mm(diagonal.to_sparse(), diagonal.to_sparse()),
+    lambda: diagonal.to_sparse_csr() + diagonal.to_sparse_csr(),
 ):
     try:
         function()
@@ -433,12 +434,12 @@ def test_the_command_ends_with_the_missing_parts(run_program: RunProgram, tmp_pa
     assert done.returncode == 13, done.stderr
     lines = done.stderr.splitlines()
     assert lines[-1] == (
-        "  calls that are not simulated: cuSOLVER in aten::linalg_cholesky_ex, "
-        "aten::_linalg_svd (do it on the CPU)"
+        "  calls that are not simulated: cuSPARSE in aten::_sparse_sparse_matmul, aten::add.out, "
+        "aten::add.Tensor (do it on the CPU)"
     )
     assert lines[-2] == (
         "  numbers that seem to decide nothing were not computed, but assumed as zeros: "
-        "libraries.py:11 (once)"
+        "libraries.py:12 (once)"
     )
 
 

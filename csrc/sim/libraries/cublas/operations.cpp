@@ -1,5 +1,6 @@
 // Matrix products of cuBLAS. Each becomes an operation on its handle's stream, with the sizes that
-// determine its duration. The other functions that compute are in stubs.cpp.
+// determine its duration. Batched solvers tell the host that they accept their arguments. The other
+// functions that compute are in stubs.cpp.
 //
 // They are declared here by their binary interface, not by cublas_api.h: the variants of a function
 // for all element types have the same one.
@@ -82,3 +83,36 @@ FERRO_SIM_EXPORT int cublasGemmStridedBatchedEx(const BlasHandle* handle, int, i
                                                 int batch) {
   return product(handle, m, n, k, batch, precision_of(type), a, b, c);
 }
+
+#define FERRO_SIM_QR(name)                                                                     \
+  FERRO_SIM_EXPORT int name(const BlasHandle* handle, int, int, const void*, int, const void*, \
+                            int* info, int) {                                                  \
+    *info = 0;                                                                                 \
+    return status(ferro::sim::enqueue_operation(handle->stream));                              \
+  }
+FERRO_SIM_QR(cublasSgeqrfBatched)
+FERRO_SIM_QR(cublasDgeqrfBatched)
+FERRO_SIM_QR(cublasCgeqrfBatched)
+FERRO_SIM_QR(cublasZgeqrfBatched)
+
+#define FERRO_SIM_LEAST_SQUARES(name)                                                       \
+  FERRO_SIM_EXPORT int name(const BlasHandle* handle, int, int, int, int, const void*, int, \
+                            const void*, int, int* info, const void*, int) {                \
+    *info = 0;                                                                              \
+    return status(ferro::sim::enqueue_operation(handle->stream));                           \
+  }
+FERRO_SIM_LEAST_SQUARES(cublasSgelsBatched)
+FERRO_SIM_LEAST_SQUARES(cublasDgelsBatched)
+FERRO_SIM_LEAST_SQUARES(cublasCgelsBatched)
+FERRO_SIM_LEAST_SQUARES(cublasZgelsBatched)
+
+#define FERRO_SIM_LU_SOLVE(name)                                                       \
+  FERRO_SIM_EXPORT int name(const BlasHandle* handle, int, int, int, const void*, int, \
+                            const void*, const void*, int, int* info, int) {           \
+    *info = 0;                                                                         \
+    return status(ferro::sim::enqueue_operation(handle->stream));                      \
+  }
+FERRO_SIM_LU_SOLVE(cublasSgetrsBatched)
+FERRO_SIM_LU_SOLVE(cublasDgetrsBatched)
+FERRO_SIM_LU_SOLVE(cublasCgetrsBatched)
+FERRO_SIM_LU_SOLVE(cublasZgetrsBatched)

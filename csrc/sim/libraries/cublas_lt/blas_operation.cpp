@@ -1,5 +1,7 @@
 #include "sim/libraries/cublas_lt/blas_operation.h"
 
+#include "sim/libraries/cuda/thread_context.h"
+
 #include <algorithm>
 #include <iterator>
 
@@ -50,6 +52,7 @@ CUresult enqueue_product(CUstream stream, Product product, Operands operands) {
 }
 
 CUresult enqueue_operation(CUstream stream) {
+  ensure_context();
   static const CUfunction function = load_function("ferro_sim_blas");
   return launch(function, 1, stream, nullptr);
 }

@@ -4,6 +4,8 @@
 // The sizes are those by which the free memory of an H200 fell. Not thread-safe.
 #pragma once
 
+#include "sim/libraries/cuda/thread_context.h"
+
 #include <cuda.h>
 
 #include <cstddef>
@@ -24,6 +26,7 @@ class LibraryMemory {
   bool take(std::size_t bytes) {
     constexpr std::size_t kPage = 2 << 20;
     if (handle_ != 0 || bytes == 0) return true;
+    ensure_context();
     CUdevice device = 0;
     if (cuCtxGetDevice(&device) != CUDA_SUCCESS) return false;
     CUmemAllocationProp properties{};

@@ -4,11 +4,11 @@
 #pragma once
 
 #include "sim/libraries/cublas_lt/blas_operation.h"
+#include "sim/libraries/cuda/thread_context.h"
 
 #include <cuda.h>
 
 #include <cudnn.h>
-#include <dlfcn.h>
 
 struct cudnnContext {
   CUstream stream = nullptr;
@@ -18,16 +18,6 @@ namespace ferro::sim {
 
 inline cudnnStatus_t cudnn_status(CUresult result) {
   return result == CUDA_SUCCESS ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_EXECUTION_FAILED;
-}
-
-// cuDNN calls libcudart, whose first call in a thread makes the context of its device current.
-// Autograd's threads start without one.
-inline void ensure_context() {
-  CUcontext current = nullptr;
-  if (cuCtxGetCurrent(&current) == CUDA_SUCCESS && current != nullptr) return;
-  using Free = int (*)(void*);
-  static const auto free = reinterpret_cast<Free>(dlsym(RTLD_DEFAULT, "cudaFree"));
-  if (free != nullptr) free(nullptr);
 }
 
 // Enqueues the stand-in for a function other than a convolution.

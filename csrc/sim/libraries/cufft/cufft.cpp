@@ -126,6 +126,7 @@ int cufftXtMakePlanMany(int plan, int rank, const long long* sizes, const long l
   const std::lock_guard lock(p.mutex);
   Plan* const found = p.find(plan);
   if (found == nullptr) return kInvalidPlan;
+  ferro::sim::ensure_context();
   CUdevice device = 0;
   if (cuCtxGetDevice(&device) != CUDA_SUCCESS) return kExecFailed;
   if (!p.kernels[device].take(kKernels) || !found->tables.take(table_bytes(made))) {
