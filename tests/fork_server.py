@@ -40,6 +40,10 @@ MADV_COLLAPSE = 25
 MEMBARRIER = {"x86_64": 324, "aarch64": 283}
 """The number of the system call."""
 MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED = 1 << 4
+AFTER_TORCH = tuple(
+    f"ferro_alloc.sim.{name}" for name in ("_float_uses", "_harmless", "_triton_hook")
+)
+"""What the simulated GPU imports in each process as soon as torch is imported."""
 ROOT = Path(__file__).resolve().parent.parent
 NO_EXTENSION = ROOT / "tests" / "no_extension"
 
@@ -48,7 +52,7 @@ def load_torch() -> None:
     _activate.preload()
     # Python calls it after the functions that the modules register.
     atexit.register(keep_modules)
-    load(["torch"])
+    load(["torch", *AFTER_TORCH])
     # Children need not wrap each operator of torch again. Each one decides about values.
     importlib.import_module("ferro_alloc.sim._values").install(compute=False)
     # Modules that children import are compiled only once.

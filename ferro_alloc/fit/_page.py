@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ferro_alloc._errors import FerroError
 from ferro_alloc.fit._recording import MOST_EVENTS, Recording
 from ferro_alloc.fit._report import KIND_NAMES
-from ferro_alloc.snapshots._trace import Trace
+
+if TYPE_CHECKING:
+    # The import is slow.
+    from ferro_alloc.snapshots._trace import Trace
 
 View = dict[str, Any]
 

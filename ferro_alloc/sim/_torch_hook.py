@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ferro_alloc.sim import _float_uses, _harmless, _library, _triton_hook
+from ferro_alloc.sim import _library
 
 OWN_FOLDER = Path(__file__).parents[1]
 
@@ -38,6 +38,9 @@ def adjust_torch(torch: ModuleType, values: bool) -> None:
         _allocate_by_operator(torch)
         _observe_storages(torch, computed)
         _observe_uses(torch, computed)
+        # Imported here and below, because most of the start would be their import.
+        from ferro_alloc.sim import _triton_hook
+
         _triton_hook.install(torch, computed.note_own_launches)
 
 
@@ -83,6 +86,8 @@ def _observe_uses(torch: Any, computed: Any) -> None:
     """Of a number that is read, the program's source tells whether it is only shown. That is not
     so of floating-point numbers that `int(tensor)` or `if tensor` reads. To print a tensor, PyTorch
     itself reads sizes and branches."""
+    from ferro_alloc.sim import _float_uses, _harmless
+
     computed.set_uses(_float_uses.reached, _harmless.is_harmless)
     for name in ("__int__", "__bool__"):
         read = getattr(torch.Tensor, name)

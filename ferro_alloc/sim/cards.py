@@ -7,7 +7,6 @@ between versions of the driver.
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass
 
@@ -188,6 +187,8 @@ def find_card(name: str) -> Card:
     known = _names()
     if card := known.get(plain_name(name)):
         return card
+    import difflib  # here, because only a refusal needs it
+
     near = difflib.get_close_matches(plain_name(name), known, n=3, cutoff=0.5)
     keys = list(dict.fromkeys(known[match].key for match in near))
     guess = f"; the nearest: {', '.join(keys)}" if keys else ""

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import RunProgram, RunSimulated
+from tests.python.commands import command
 
 pytestmark = pytest.mark.no_extension
 
@@ -65,6 +66,22 @@ def test_command_runs_a_script_and_reports_its_peaks(
     # 4 GiB minus 0.75 for context and libraries.
     assert "FITS as far as it ran, with 2.25 GiB to spare (56 %)" in done.stderr
     assert "calls that are not simulated: none" in done.stderr
+
+
+NAMES_MODULES = """\
+import sys
+print(*(name for name in sys.modules if name.startswith("ferro_alloc")), "difflib" in sys.modules)
+"""
+
+
+def test_the_start_imports_nothing_that_only_some_programs_need(tmp_path: Path) -> None:
+    script = tmp_path / "names.py"
+    script.write_text(NAMES_MODULES)
+    done = command("simulate", str(script), start_anew=True)
+    *names, has_difflib = done.stdout.split()
+    rare = ("ferro_alloc.snapshots", "ferro_alloc.sim._follow", "ferro_alloc.sim._harmless")
+    assert [name for name in names if name.startswith(rare)] == [], done.stderr
+    assert has_difflib == "False"
 
 
 def test_activation_after_torch_is_refused(run_program: RunProgram) -> None:
