@@ -26,7 +26,7 @@ void Reads::note(const InOperator& inside, const OperatorTraits& traits,
   const Learned of_numbers = shown                              ? Learned::kFloat
                              : integers || is_used_as_integer() ? Learned::kInteger
                                                                 : Learned::kDecidingFloat;
-  note_read(traits.name, unknown ? of_numbers : of_draws, where);
+  note_read(traits.name, unknown ? of_numbers : of_draws, where, {}, integers);
 }
 
 }  // namespace ferro::values

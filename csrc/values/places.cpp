@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <iterator>
 #include <map>
@@ -34,6 +35,7 @@ struct Notes {
 
 thread_local int as_integers = 0;
 thread_local int as_text = 0;
+std::atomic<bool> shown_is_reported = false;
 
 // Never destroyed: threads of autograd may outlive the program's end.
 Notes& notes() {
@@ -182,7 +184,7 @@ void set_library_folders(std::vector<std::string> folders, std::string standard)
 }
 
 void note_read(const std::string& operation, Learned learned, const std::string& where,
-               const std::string& rows_of_size) {
+               const std::string& rows_of_size, bool integers) {
   std::string place = current_place();
   const bool of_draws = learned == Learned::kDrawn || learned == Learned::kDrawnFloat;
   if (as_text > 0) {
@@ -211,7 +213,9 @@ void note_read(const std::string& operation, Learned learned, const std::string&
     }
     return;
   }
-  if (n.reads.size() < kMaxReported) {
+  const bool is_float_or_text = as_text > 0 || !integers;
+  const bool is_silent = learned == Learned::kFloat && is_float_or_text && shown_is_reported;
+  if (n.reads.size() < kMaxReported && !is_silent) {
     std::fprintf(stderr, "ferro_alloc: %s reads values that %s (%s)\n",
                  place.empty() ? "the program" : place.c_str(),
                  of_draws ? "follow from choices or numbers that the simulated GPU drew"
@@ -220,6 +224,8 @@ void note_read(const std::string& operation, Learned learned, const std::string&
   }
   n.reads.push_back({std::move(place), operation, 1, learned, n.read_count, where, rows});
 }
+
+void leave_shown_to_report() { shown_is_reported = true; }
 
 void use_as_integers(int change) { as_integers += change; }
 void use_as_text(int change) { as_text += change; }

@@ -54,12 +54,16 @@ void set_library_folders(std::vector<std::string> folders, std::string standard)
 // `is_harmless(frame)`. Called before the first read.
 void set_uses(pybind11::function reached, pybind11::function is_harmless);
 
+// From now on note_read() prints nothing of floating-point numbers that decide nothing, nor of
+// printed tensors: a report has them.
+void leave_shown_to_report();
+
 // Records that an operator read uncomputed values for the program. Prints each place once to
 // stderr. A place has the most consequential of what was learned in it: the last enumerator. `where`
 // is the result of reached(); of a place the first that is not empty is kept. `rows` is as in `Read`;
-// those of a place that differ make "zeros".
+// those of a place that differ make "zeros". `integers`: the operator gave no floating-point numbers.
 void note_read(const std::string& operation, Learned learned, const std::string& where = {},
-               const std::string& rows = {});
+               const std::string& rows = {}, bool integers = false);
 // Between these calls (1 and -1) the thread turns the numbers that it reads into integers or branches.
 void use_as_integers(int change);
 // The condition, index or size that the number reaches which the program's innermost line reads now,

@@ -19,9 +19,12 @@ from ferro_alloc.fit._kinds import Kinds
 from ferro_alloc.sim import _control
 
 PEAKS = ("allocated_bytes.all.peak", "reserved_bytes.all.peak")
-COUNTS = ("allocation.all.allocated", "segment.all.allocated", "num_alloc_retries")
-"""Counters of the whole run: allocations, segments or mapped pages, and how often the allocator
-emptied its cache to get memory."""
+COUNTS = (
+    *("allocation.all.allocated", "allocated_bytes.all.allocated"),
+    *("segment.all.allocated", "num_alloc_retries"),
+)
+"""Counters of the whole run: allocations, the sum of their sizes, segments or mapped pages, and how
+often the allocator emptied its cache to get memory."""
 MOST_EVENTS = 1_000_000
 """Maximum number of events of each device in a report: the last ones."""
 MOST_FAILURES = 8
@@ -80,6 +83,7 @@ class Recording:
     def _begin(self, torch: ModuleType) -> None:
         self._torch = torch
         self.skipped = _not_the_programs(torch)
+        _control.leave_shown_to_report()
         self._keep_peaks()
         torch.cuda._lazy_call(self._begin_cuda)
         try:

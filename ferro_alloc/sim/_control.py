@@ -226,6 +226,13 @@ def derived_workspaces() -> int:
     return int(ctypes.CDLL(None).ferro_sim_derived_workspaces())
 
 
+def leave_shown_to_report() -> None:
+    """From now on, uncomputed floating-point numbers that decide nothing cause no warning when the
+    program reads them, and printed tensors neither: the caller reports them at the end."""
+    if values := sys.modules.get("ferro_alloc.sim._values"):
+        values.leave_shown_to_report()
+
+
 def note_failed_request(number: int) -> None:
     """Tells that the allocator's request of this number has failed in the calling thread."""
     if values := sys.modules.get("ferro_alloc.sim._values"):

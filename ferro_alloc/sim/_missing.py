@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from ferro_alloc.sim import _control
+from ferro_alloc.sim._symbols import short_name
 
 MOST_NAMED = 8
 """Maximum number of places, kernels and functions in a line; the rest is counted."""
@@ -99,10 +100,13 @@ class Missed:
 def missed() -> Missed:
     """What the active machine could not do for this process so far."""
     places = _control.kernel_places()
+    kernels = (
+        f"{short_name(name)} ({places[name]})" if name in places else short_name(name)
+        for name in _control.kernels()
+    )
     found = Missed(
-        kernels=[
-            f"{name} ({places[name]})" if name in places else name for name in _control.kernels()
-        ],
+        # Kernels of one template have the same short name.
+        kernels=list(dict.fromkeys(kernels)),
         failures=list(
             dict.fromkeys((each.library, each.operator) for each in _control.library_failures())
         ),
