@@ -18,6 +18,11 @@ class Program:
     is_module: bool
     arguments: Sequence[str]
 
+    @property
+    def name(self) -> str:
+        """As in "train.py" or "my_package.train"."""
+        return self.target if self.is_module else Path(self.target).name
+
     def run(self) -> dict[str, Any]:
         """Runs it as `__main__` with Python's own `sys.argv` and `sys.path[0]`; returns its
         globals."""

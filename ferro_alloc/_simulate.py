@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import sys
@@ -23,7 +24,7 @@ from ferro_alloc.fit._page import load_views, save_views, views_of, write_page
 from ferro_alloc.fit._progress import Progress
 from ferro_alloc.fit._range import EXTRA_RUNS, add_range
 from ferro_alloc.fit._recording import Recording
-from ferro_alloc.fit._report import lines_of
+from ferro_alloc.fit._report import lines_of, verdict
 from ferro_alloc.fit._result import (
     DOES_NOT_FIT,
     ENDED_BY_UNKNOWN,
@@ -32,7 +33,16 @@ from ferro_alloc.fit._result import (
     Result,
     result_of,
 )
-from ferro_alloc.fit._runs import Child, Question, answer_of, compare, comparison, say, what_if
+from ferro_alloc.fit._runs import (
+    Child,
+    Question,
+    answer_of,
+    compare,
+    comparison,
+    conclusions,
+    say,
+    what_if,
+)
 from ferro_alloc.fit._stopping import STATUS, TIME_LIMIT, Stopping
 from ferro_alloc.sim import _missing, _sources
 from ferro_alloc.sim.cards import CARDS, LIBRARIES, SIZE_FORMS, Card, find_card, parse_memory
@@ -138,7 +148,9 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     """Returns 0 if it fits, `DOES_NOT_FIT`, or the program's own status; 1 and 2 are refusals."""
     arguments = parser()
-    parsed = arguments.parse_args(argv)
+    parsed, unknown = arguments.parse_known_args(argv)
+    if unknown:
+        arguments.error(_about_unknown(unknown[0], arguments))
     words = parsed.program[1:] if parsed.program[:1] == ["--"] else parsed.program
     if not words:
         arguments.error("no program was given: name a script, or -m and a module")
@@ -151,6 +163,8 @@ def main(argv: list[str]) -> int:
         )
     if not program.is_module and not Path(program.target).exists():
         arguments.error(f"there is no file '{program.target}'")
+    if program.is_module and not _has_module(program.target.partition(".")[0]):
+        arguments.error(f"there is no module '{program.target}' in the path of {sys.executable}")
     if parsed.report is not None and parsed.what_if is not None:
         arguments.error("--report describes one run, or those of --compare: leave out --what-if")
     if parsed.compare and parsed.what_if is not None:
@@ -182,7 +196,7 @@ def main(argv: list[str]) -> int:
             )
         child = Child(_options(parsed), ["-m"] * parsed.module + words)
         if parsed.compare:
-            return _compare(parsed, child, card, memory or card.memory)
+            return _compare(parsed, program, child, card, memory or card.memory)
         if parsed.what_if is not None:
             with Stopping():
                 answer = what_if(child, parsed.what_if)
@@ -214,17 +228,24 @@ def main(argv: list[str]) -> int:
                 add_range(again.run, result, parsed.time_limit, say, extra)
         lines = [*lines_of(result), *_others(result)]
         if parsed.report is not None:
-            title = f"GPU memory on a simulated {card.name}, {result['allocator']}"
+            where = f"{program.name} on a simulated {card.name}, {result['allocator']}"
+            title = f"{where}: {verdict(result)}"
             lines.append(f"  {write_page(parsed.report, views_of(recording), title)}")
         if parsed.views is not None:
             save_views(parsed.views, recording, result["allocator"])
         return _say(result, lines, parsed.json)
 
     for_report = parsed.report is not None or parsed.views is not None
-    return measurement.run(conclude, for_report, parsed.time_limit)
+    try:
+        return measurement.run(conclude, for_report, parsed.time_limit)
+    except FerroError as error:
+        print(f"ferro_alloc: {error}", file=sys.stderr)
+        return 1
 
 
-def _compare(parsed: argparse.Namespace, child: Child, card: Card, memory: int) -> int:
+def _compare(
+    parsed: argparse.Namespace, program: Program, child: Child, card: Card, memory: int
+) -> int:
     """One run under each allocator, a table, and a page of all three."""
     shown = _allocators.ALLOCATORS if parsed.output == "all" else [parsed.output]
     with tempfile.TemporaryDirectory() as folder, Stopping():
@@ -233,7 +254,8 @@ def _compare(parsed: argparse.Namespace, child: Child, card: Card, memory: int) 
         if parsed.report is not None:
             files = [Path(folder, name) for name in _allocators.ALLOCATORS]
             views = [view for file in files for view in load_views(file)]
-            title = f"GPU memory on a simulated {card.name}, by allocator"
+            answer = "; ".join(conclusions(compared["runs"]))
+            title = f"{program.name} on a simulated {card.name}: {answer}"
             lines.append(f"  {write_page(parsed.report, views, title)}")
     return _say(compared, lines, parsed.json)
 
@@ -249,6 +271,29 @@ def _question(text: str) -> Question:
         return Question.parse(text)
     except FerroError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _about_unknown(word: str, arguments: argparse.ArgumentParser) -> str:
+    """The error about an option that the command does not have."""
+    import difflib  # here, because only this refusal needs it
+
+    name = word.partition("=")[0]
+    known = [
+        option
+        for action in arguments._actions
+        if action.help != argparse.SUPPRESS
+        for option in action.option_strings
+    ]
+    near = difflib.get_close_matches(name, known, n=1)
+    guess = f": did you mean {near[0]}?" if near else "; --help lists all."
+    return f"there is no option {name}{guess} Options of the program stand behind it"
+
+
+def _has_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ValueError:  # it is loaded, without a specification
+        return True
 
 
 def _behind(words: list[str]) -> str:
@@ -349,7 +394,7 @@ class Measurement:
 
 
 def _run(run: Callable[[], object], stopping: Stopping) -> tuple[Outcome, object]:
-    """Returns how the program ended, and its globals."""
+    """Returns how the program ended, and its globals. Raises `FerroError` if it cannot start."""
     try:
         held = run()
         stopping.end()
@@ -367,8 +412,17 @@ def _run(run: Callable[[], object], stopping: Stopping) -> tuple[Outcome, object
         place = _place_of(error)
         if stopping.reason:
             return Outcome(STATUS[stopping.reason], None, stopping.reason, place), error
+        if not _has_started(error):
+            raise FerroError(f"the program cannot be started: {error}") from None
         traceback.print_exception(error.with_traceback(_of_program(error)))
         return Outcome(1, error, place=place), None
+
+
+def _has_started(error: BaseException) -> bool:
+    """Whether an error is the program's, and not of Python's search for its first file."""
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    is_of_search = isinstance(error, ImportError) and files[-1:] == ["<frozen runpy>"]
+    return not is_of_search or any(map(_sources.is_of_program, files))
 
 
 def _of_program(error: BaseException) -> TracebackType | None:
@@ -392,6 +446,8 @@ def _place_of(error: BaseException) -> str:
 
 def _others(result: Result) -> list[str]:
     """Further lines of the simulated GPU."""
+    if not result["gpu_used"]:
+        return []
     lines = []
     if not sim.description().endswith(", eager"):
         lines.append(f"  machine: {sim.description()}")

@@ -6,12 +6,11 @@ are not the program's: with such masks a check that always holds may fail, and a
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ferro_alloc._errors import FerroError
 from ferro_alloc.fit import _certainty
+from ferro_alloc.fit._lost import LostError
 from ferro_alloc.fit._result import RAN_OUT, UNKNOWN, Result
 from ferro_alloc.fit._stopping import INTERRUPTED, STATUS, TERMINATED, TIME_LIMIT
 
@@ -50,7 +49,7 @@ def add_range(
     extra_runs: Sequence[ExtraRun] = EXTRA_RUNS,
 ) -> None:
     """Runs the program again with other rows, where that differs from the first run, and adds the
-    results to its own. `run` takes options and raises `FerroError` without a result. `time_limit`
+    results to its own. `run` takes options and raises `LostError` without a result. `time_limit`
     is the command's. A signal that ends such a run ends the command: no more runs follow."""
     if first["partial"]:
         return
@@ -60,14 +59,18 @@ def add_range(
         amount = "many" if extra.rows == "all" else "few"
         say(f"rows depended on unknown values: running again with as {amount} as possible ...")
         options = [f"--rows={extra.rows}", f"--time-limit={extra.time_limit(first, time_limit)}"]
+        rows = extra.rows
         try:
             found = run(*options)
+            first[extra.key] = found
             if _ended_early(found) and _certainty.has_sizes(first):
                 say("that run ended early: again, with masks as of zeros ...")
+                rows += _certainty.ALONE
                 found = {**run(*options, "--rows-alone"), "instead_of": found}
-            first[extra.key] = found
-        except FerroError as error:
-            print(f"ferro_alloc: with as {amount} rows as possible {error}", file=sys.stderr)
+                first[extra.key] = found
+        except LostError as error:
+            lost = {"rows": rows, "status": error.status, "stderr": error.said}
+            first["lost_runs"].append(lost)
             continue
         if found["partial"] in (INTERRUPTED, TERMINATED):
             first["partial"] = found["partial"]

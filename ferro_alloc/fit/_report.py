@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from ferro_alloc import _variable
 from ferro_alloc._status import size_text
 from ferro_alloc._tables import table
 from ferro_alloc.fit import _certainty, _range, _refused, _workspaces
-from ferro_alloc.fit._result import FITTING, RAN_OUT, Result
+from ferro_alloc.fit._lost import ending
+from ferro_alloc.fit._result import FITTING, RAN_OUT, TIGHT, Result
 from ferro_alloc.fit._shortage import is_limited, short_by
 from ferro_alloc.fit._stopping import TIME_LIMIT
 from ferro_alloc.sim._missing import times
 
 SMALLEST_SHARE = 0.002
-"""Minimum share of held memory for a line to be listed."""
-UNUSED = (
-    "no memory of a GPU was used, so this says nothing about a GPU. With torchrun, simulate the "
-    "ranks: torchrun ... -m ferro_alloc simulate ... train.py"
+"""Minimum share of held memory for a kind or a line to be listed."""
+UNUSED = "no memory of a GPU was used, so this says nothing about a GPU"
+NO_DEVICE = "invalid device ordinal"
+"""In the error of CUDA for a device that there is not."""
+TOO_TIGHT = (
+    f"less than {100 * TIGHT:.0f} % is left, and a real card may differ by as much from the "
+    "simulated one: leave more room"
 )
 KIND_NAMES = {
     "parameters": "parameters",
@@ -30,8 +35,28 @@ KIND_NAMES = {
 }
 
 
+def how_to_use() -> str:
+    """What to do about a program that used no GPU."""
+    text = (
+        'With .to("cuda") a program uses one; with torchrun, simulate the ranks: torchrun ... -m '
+        "ferro_alloc simulate ... train.py"
+    )
+    return text + of_other_processes()
+
+
+def of_other_processes() -> str:
+    """What processes lack that the program starts, if ferro_alloc is not installed for them."""
+    if _variable.is_in_place():
+        return ""
+    return (
+        "; other processes that it starts have no simulated GPU, because ferro_alloc is not "
+        "installed: docs/installing.md"
+    )
+
+
 def verdict(result: Result) -> str:
-    spare = min(device["spare_bytes"] for device in result["devices"])
+    least = min(result["devices"], key=lambda device: int(device["spare_bytes"]))
+    spare = least["spare_bytes"]
     capacity = result["card"]["memory_bytes"]
     if result["verdict"] == RAN_OUT:
         missing = short_by(result)
@@ -43,7 +68,15 @@ def verdict(result: Result) -> str:
         if result["went_on"]:
             text += f"; the program caught it ({failure['count']} x) and went on to its end"
         return text
-    room = f"{size_text(spare)} to spare ({100 * spare / capacity:.0f} %)"
+    is_tight = spare < TIGHT * capacity
+    share = f"{100 * spare / capacity:.{1 if is_tight else 0}f} %"
+    room = f"{'only ' if is_tight else ''}{size_text(spare)} to spare ({share}){_on(result, least)}"
+    if not result["gpu_used"]:
+        is_complete = result["verdict"] in FITTING
+        if is_complete:
+            return f"{UNUSED}. {how_to_use()}"
+        more = of_other_processes() if "Process" in result["error"] else ""
+        return f"{UNUSED}: {_end(result)}{more}"
     if result["verdict"] in FITTING:
         return f"{result['verdict'].upper()}, with {room}"
     if end := _refused.end_of(result):
@@ -52,6 +85,11 @@ def verdict(result: Result) -> str:
             f"program. Until then it FITS, with {room}"
         )
     return f"FITS as far as it ran, with {room}: {_end(result)}"
+
+
+def _on(result: Result, held: Result) -> str:
+    """The device of several."""
+    return f" on device {held['index']}" if len(result["devices"]) > 1 else ""
 
 
 def _end(result: Result) -> str:
@@ -66,7 +104,34 @@ def _end(result: Result) -> str:
             f"does not compute (the last was read at {result['ended_by']}), it may not occur on a "
             "card"
         )
-    return f"it ended with status {result['program_status']}"
+    name = result["error"].partition(":")[0]
+    if name in ("", "SystemExit"):
+        return f"it ended with status {result['program_status']}"
+    # The error's text stands above, in the traceback.
+    at = f" at {result['ended_at']}" if result["ended_at"] else ""
+    more = "; --count gives it more cards" if NO_DEVICE in result["error"] else ""
+    return f"it ended with status {result['program_status']} ({name}{at}){more}"
+
+
+def _with_other_rows(result: Result) -> str:
+    """What runs with other rows change of the verdict, for its line."""
+    found = []
+    for run in _range.EXTRA_RUNS:
+        rows = {"all": "all rows", "none": "the fewest rows"}[run.rows]
+        other = result[run.key]
+        if other is None:
+            is_lost = any(lost["rows"] == run.rows for lost in result["lost_runs"])
+            found += [f"not known with {rows}"] if is_lost else []
+        elif other["verdict"] in FITTING and result["verdict"] in FITTING:
+            spare = min(device["spare_bytes"] for device in other["devices"])
+            found.append(f"{size_text(spare)} with {rows}")
+        elif other["verdict"] in FITTING:
+            found.append(f"it FITS with {rows}")
+        elif other["verdict"] != RAN_OUT:
+            found.append(f"not known with {rows}")
+        elif result["verdict"] != RAN_OUT:
+            found.append(f"it DOES NOT FIT with {rows}")
+    return "".join(f"; {each}" for each in found)
 
 
 def range_of(result: Result) -> list[str]:
@@ -74,9 +139,13 @@ def range_of(result: Result) -> list[str]:
     lines = []
     for run, amount in zip(_range.EXTRA_RUNS, ("many", "few"), strict=True):
         found = result[run.key]
+        amount = f"as {amount} rows as possible"
+        for lost in result["lost_runs"]:
+            if lost["rows"].partition("-")[0] == run.rows:
+                of_zeros = ", and masks as of zeros," if lost["rows"] != run.rows else ""
+                lines.append(f"  with {amount}{of_zeros} the run {ending(lost['status'])}")
         if found is None:
             continue
-        amount = f"as {amount} rows as possible"
         first = found.get("instead_of")
         if first is not None:
             lines.append(f"  with {amount} it {early_end(first)}")
@@ -110,11 +179,14 @@ def lines_of(result: Result) -> list[str]:
     name = f"{f'{count} x ' if count > 1 else ''}{card['name']}"
     size = f"{size_text(card['memory_bytes'])}{' (set)' if card['own_memory'] else ''}"
     head = f"{name}, {size}, allocator {result['allocator']}"
-    lines = ["", f"simulated {head}", f"  {verdict(result)}", *_refused.end_lines(result)]
-    if not any(device["peak_in_use_bytes"] for device in result["devices"]):
-        lines.append(f"  {UNUSED}")
-    lines += range_of(result)
+    said = f"{verdict(result)}{_with_other_rows(result)}"
+    lines = ["", f"simulated {head}", f"  {said}", *_refused.end_lines(result)]
     failure = result["out_of_memory"]
+    if not result["gpu_used"] and not failure:
+        return lines
+    if result["tight"]:
+        lines.append(f"  {TOO_TIGHT}")
+    lines += range_of(result)
     if failure:
         lines += _cause(result, failure)
     lines += _certainty.lines_of(result)
@@ -124,8 +196,7 @@ def lines_of(result: Result) -> list[str]:
     if failure and "requested_bytes" in failure:
         lines += _parts(failure, "at that moment")
     for device in result["devices"]:
-        if count > 1:
-            lines += ["", f"  device {device['index']}"]
+        lines += ["", *([f"  device {device['index']}"] if count > 1 else [])]
         lines += _device(result, device)
     if result["unknown_kinds"]:
         lines.append(f"  kinds and lines are not known: {result['unknown_kinds']}")
@@ -139,8 +210,9 @@ def _cause(result: Result, failure: Result) -> list[str]:
     where = f" at {failure['file']}:{failure['line']}" if failure["file"] else ""
     cached = failure["reserved_bytes"] - failure["allocated_bytes"]
     free = size_text(failure["device_free_bytes"])
+    card = f"device {failure['device']}" if len(result["devices"]) > 1 else "the card"
     lines = [
-        f"  asked for {size_text(failure['requested_bytes'])}{where}, while the card had {free} "
+        f"  asked for {size_text(failure['requested_bytes'])}{where}, while {card} had {free} "
         f"free and the allocator {size_text(cached)} more, in pieces that could not serve it",
     ]
     if is_limited(failure):
@@ -166,7 +238,7 @@ def _device(result: Result, device: Result) -> list[str]:
     if device["outside_bytes"]:
         rows.append(("other memory of the driver", size_text(device["outside_bytes"])))
     rows.append(("least free memory", size_text(device["spare_bytes"])))
-    lines = ["", *table(rows)]
+    lines = table(rows)
     if device["emptied_cache"]:
         often = times(device["emptied_cache"])
         lines.append(f"  short of memory, the allocator emptied its cache {often}")
@@ -182,6 +254,7 @@ def _parts(held: Result, title: str) -> list[str]:
     kinds = [
         (KIND_NAMES[kind], size_text(size), f"{100 * size / total:.0f} %")
         for kind, size in held["kinds"].items()
+        if size > SMALLEST_SHARE * total
     ]
     places = [
         (_place(line), size_text(line["bytes"]), _main_kind(line))

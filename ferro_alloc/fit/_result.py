@@ -25,6 +25,9 @@ FITS_AS_FAR_AS_KNOWN = 13
 operator that was refused, or the memory is within the margin of cuDNN's algorithms."""
 ENDED_BY_UNKNOWN = 14
 """The exit status of a program that an exception ended after it read such values."""
+TIGHT = 0.02
+"""Share of the card's memory by which a real card may differ: its total by 1 % between versions of
+the driver, the peak by 1.6 % on an H100."""
 MOST_LINES = 10
 OUT_OF_MEMORY = "out of memory"
 
@@ -62,9 +65,12 @@ def result_of(
     )
     memory = sim.memory()
     deducted = card.context + LIBRARIES
-    result = {
+    result: Result = {
         "schema": SCHEMA,
         "verdict": UNKNOWN,
+        "sure": False,
+        "tight": False,
+        "gpu_used": any(each.peak for each in memory),
         "went_on": ran_out and outcome.status == 0,
         "exit_status": outcome.status,
         "program_status": outcome.status,
@@ -93,6 +99,7 @@ def result_of(
         "rows": rows,
         "all_rows": None,
         "few_rows": None,
+        "lost_runs": [],
         "refused": _refused.refused(error, outcome.place),
         "cudnn_benchmark": _control.has_benchmarked(),
         "derived_workspaces": _control.derived_workspaces(),
@@ -101,6 +108,10 @@ def result_of(
     if error is not None and not ran_out and _refused.end_of(result) is None:
         result["ended_by"] = _certainty.last_read()
     result["verdict"], result["exit_status"] = _verdict(result, ran_out, outcome)
+    ran_out_surely = result["verdict"] == RAN_OUT and _certainty.lacks_surely(result)
+    result["sure"] = result["verdict"] == FITS or ran_out_surely
+    spare = min(device["spare_bytes"] for device in result["devices"])
+    result["tight"] = result["verdict"] in FITTING and spare < TIGHT * memory[0].capacity
     return result
 
 
@@ -136,6 +147,7 @@ def _device(recording: Recording, index: int, memory: sim.DeviceMemory, deducted
         "outside_bytes": max(0, memory.peak - reserved - deducted) if memory.peak else 0,
         "emptied_cache": recording.count(index, "num_alloc_retries"),
         "allocations": recording.count(index, "allocation.all.allocated"),
+        "allocated_bytes": recording.count(index, "allocated_bytes.all.allocated"),
         "segments": recording.count(index, "segment.all.allocated"),
         "kinds": _by_kind(sums),
         "lines": _by_line(sums),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,9 @@ from ferro_alloc._status import size_text
 from ferro_alloc._tables import table
 from ferro_alloc.fit import _certainty, _refused, _workspaces
 from ferro_alloc.fit._allocators import ALLOCATORS
+from ferro_alloc.fit._lost import LostError, ending
 from ferro_alloc.fit._range import EXTRA_RUNS
+from ferro_alloc.fit._report import TOO_TIGHT, UNUSED, how_to_use, range_of
 from ferro_alloc.fit._result import (
     AS_FAR_AS_KNOWN,
     DOES_NOT_FIT,
@@ -34,6 +37,9 @@ from ferro_alloc.sim._missing import ABOUT_CALLS, NOTHING_MISSING
 
 COLUMNS = {"all": "with all rows", "none": "with the fewest rows"}
 """The heads of the columns of runs with other rows."""
+NO_INPUT = (
+    "a program that runs several times gets stdin only from a file: simulate ... train.py < file"
+)
 LAST_LINES = 24
 """Maximum number of stderr lines that are shown for a failed program: the last ones."""
 PLENTY = 16
@@ -61,7 +67,7 @@ class Child:
         environ: Mapping[str, str] | None = None,
         shows_output: bool = False,
     ) -> Result:
-        """Discards the program's output, or passes it on. Raises `FerroError` without a result."""
+        """Discards the program's output, or passes it on. Raises `LostError` without a result."""
         with tempfile.TemporaryDirectory() as folder:
             found = Path(folder, "result.json")
             words = [*self.options, *options, "--json", str(found), *self.program]
@@ -74,7 +80,7 @@ class Child:
             if shows_output:
                 print("\n".join(said[:end]), file=sys.stderr, flush=True)
             if not found.exists():
-                raise FerroError(f"the run ended with status {status}\n{text}".strip())
+                raise LostError(status, _last_lines(said))
             result: Result = json.loads(found.read_text())
             if result["verdict"] not in (*FITTING, RAN_OUT):
                 result["stderr"] = _last_lines(said[:end])
@@ -106,7 +112,7 @@ def execute(
             [sys.executable, "-m", "ferro_alloc", "simulate", *words],
             env=environ,
             cwd=folder,
-            stdin=subprocess.DEVNULL,
+            stdin=_stdin(),
             stdout=None if shows_output else subprocess.DEVNULL,
             stderr=stderr,
         )
@@ -123,6 +129,17 @@ def execute(
         return status, stderr.read().decode(errors="replace")
 
 
+def _stdin() -> int:
+    """For each run from its beginning, if the shell redirected it to a file; else nothing."""
+    try:
+        if stat.S_ISREG(os.fstat(0).st_mode):
+            os.lseek(0, 0, os.SEEK_SET)
+            return 0
+    except OSError:  # it is closed
+        pass
+    return subprocess.DEVNULL
+
+
 def say(text: str) -> None:
     if sys.stderr.isatty():
         print(text, file=sys.stderr, flush=True)
@@ -137,7 +154,8 @@ def _outcome(result: Result) -> tuple[str, str]:
     """The verdict, and the memory that is left or missing."""
     if result["verdict"] == RAN_OUT:
         missing = short_by(result)
-        return RAN_OUT, f"short by {size_text(missing)} or more" if missing else ""
+        known = "" if _certainty.lacks_surely(result) else " as far as known"
+        return RAN_OUT + known, f"short by {size_text(missing)} or more" if missing else ""
     if result["verdict"] in FITTING:
         return result["verdict"], f"{size_text(_peaks(result)['spare_bytes'])} to spare"
     if result["partial"]:
@@ -196,9 +214,26 @@ def compare(
     return {"schema": 1, "runs": runs, "partial": partial, "exit_status": status}
 
 
+def conclusions(runs: Sequence[Result]) -> list[str]:
+    """Under which allocators it fits, as lines."""
+    if not any(run["gpu_used"] or run["verdict"] not in FITTING for run in runs):
+        return [f"{UNUSED}. {how_to_use()}"]
+    lines = []
+    fits = [run["allocator"] for run in runs if run["verdict"] == FITS]
+    known = [run["allocator"] for run in runs if run["verdict"] == AS_FAR_AS_KNOWN]
+    unknown = [run["allocator"] for run in runs if run["verdict"] == UNKNOWN]
+    if fits or not (known or unknown):
+        lines.append(f"it fits under {', '.join(fits) if fits else 'none of them'}")
+    if known:
+        lines.append(f"it fits as far as known under {', '.join(known)}")
+    if unknown:
+        lines.append(f"it did not run to its end under {', '.join(unknown)}")
+    return lines
+
+
 def comparison(result: Result) -> list[str]:
-    """The table, how sure it is, and the last stderr lines of programs that failed for another
-    reason."""
+    """Where it fits, the table, how sure it is, and the last stderr lines of programs that failed
+    for another reason."""
     runs = result["runs"]
     card = runs[0]["card"]
     head = ("allocator", "verdict", "peak reserved", "card in use", "room")
@@ -215,30 +250,27 @@ def comparison(result: Result) -> list[str]:
         )
         row = (run["allocator"], verdict, reserved, used, room)
         rows.append((*row, *(_with_rows(run[other.key]) for other in extra)))
-    lines = ["", f"simulated {card['name']}, {size_text(card['memory_bytes'])}", *table(rows)]
-    fits = [run["allocator"] for run in runs if run["verdict"] == FITS]
-    known = [run["allocator"] for run in runs if run["verdict"] == AS_FAR_AS_KNOWN]
-    unknown = [run["allocator"] for run in runs if run["verdict"] == UNKNOWN]
-    if fits or not (known or unknown):
-        lines.append(f"  it fits under {', '.join(fits) if fits else 'none of them'}")
-    if known:
-        lines.append(f"  it fits as far as known under {', '.join(known)}")
-    if unknown:
-        lines.append(f"  it did not run to its end under {', '.join(unknown)}")
+    title = f"simulated {card['name']}, {size_text(card['memory_bytes'])}"
+    lines = ["", title, *(f"  {line}" for line in conclusions(runs)), "", *table(rows), ""]
     unsure = next((run for run in runs if not _certainty.is_sure(run)), None)
     if unsure is not None:
         lines += _certainty.lines_of(unsure)
     close = next((run for run in runs if _workspaces.decides(run)), runs[0])
     lines += _workspaces.lines_of(close)
+    if any(run["tight"] for run in runs):
+        lines.append(f"  {TOO_TIGHT}")
     if result["partial"]:
         lines.append(f"  the last run was ended ({result['partial']}): this report is partial")
     lines += dict.fromkeys(line for run in runs for line in _refused.end_lines(run))
+    if any(run["error"].startswith("EOFError") for run in runs):
+        lines.append(f"  {NO_INPUT}")
     ends: dict[tuple[str, ...], list[str]] = {}
     for run in runs:
         ends.setdefault(tuple(_said(run)), []).append(run["allocator"])
     for text, names in ends.items():
         lines += [f"  its last lines under {', '.join(names)}:", *text] if text else []
-    return lines + _not_simulated(runs)
+    lines += _not_simulated(runs)
+    return lines if lines[-1] else lines[:-1]
 
 
 def _not_simulated(runs: Sequence[Result]) -> list[str]:
@@ -345,11 +377,32 @@ def find_place(question: Question, program: Sequence[str]) -> Place:
             if os.environ.get(name, "").isdigit():
                 return Place(name, int(os.environ[name]))
     names = ", ".join(place.name for place in near or found) or "none"
+    asked = f"--what-if {question.name}"
+    if near:
+        raise FerroError(
+            f"{asked}: the program has several such numbers ({names}): name one in full"
+        )
+    other = next((_word(i, program) for i in range(len(program)) if _names(program[i], wanted)), "")
+    if other:
+        raise FerroError(f"{asked}: the program's {other} is no whole number, as in 8")
+    variable = wanted.upper()
+    start = " ".join(program[:2] if program[0] == "-m" else program[:1])
     raise FerroError(
-        f"--what-if {question.name}: the command line and the environment have "
-        f"{'several such numbers' if near else 'no such number'} ({names}): name the one that is "
-        "meant, and give the program a value for it"
+        f"{asked}: the arguments of the program have no such number ({names}), and the environment "
+        f"has no variable {variable}. Give the program one that it reads, as in {start} "
+        f"--{question.name.strip('-')} 8, or set {variable}=8"
     )
+
+
+def _names(word: str, wanted: str) -> bool:
+    name = word.partition("=")[0]
+    return (word.startswith("-") or "=" in word) and wanted in (_plain(name), *_parts(name))
+
+
+def _word(index: int, program: Sequence[str]) -> str:
+    """The argument with its value."""
+    word, after = program[index], [*program[index + 1 : index + 2], ""][0]
+    return word if "=" in word or after.startswith("-") else f"{word} {after}".strip()
 
 
 def largest(question: Question, first: int, fits: Callable[[int], bool]) -> int | None:
@@ -371,33 +424,128 @@ def largest(question: Question, first: int, fits: Callable[[int], bool]) -> int 
     return good if good >= question.low else None
 
 
+class _Search:
+    """The tries of a question."""
+
+    def __init__(self, question: Question, place: Place, child: Child) -> None:
+        self.tries: list[Result] = []
+        self.lost: Result | None = None
+        """The run that ended without a result, and with it the search."""
+        self.is_endless = False
+        """Whether nothing changes any more, up to the upper bound."""
+        self._high = question.high
+        self._place = place
+        self._child = child
+        self._has_looked = False
+
+    def fits(self, value: int) -> bool:
+        """Raises `_EndError` at the end of the search."""
+        for known in self.tries:
+            if known["value"] == value:
+                return _fits(known)
+        try:
+            result = self._run(value)
+        except LostError as error:
+            if not self.tries:
+                raise
+            self.lost = {"value": value, "status": error.status, "stderr": error.said}
+            raise _EndError from error
+        earlier = list(self.tries)
+        self._add(value, result)
+        if _has_failed(result) or not (result["gpu_used"] or result["out_of_memory"]):
+            raise _EndError
+        if any(2 * each["value"] <= value and _is_same(each, result) for each in earlier):
+            self._look_at_the_end(value, result)
+        return _fits(result)
+
+    def _look_at_the_end(self, value: int, result: Result) -> None:
+        """Ends the search if the upper bound gives the same. It need not: a program may round its
+        value up. If that run fails, the search goes on as without it."""
+        if self._has_looked:
+            return
+        self._has_looked = True
+        last = result
+        if value < self._high:
+            try:
+                last = self._run(self._high)
+            except LostError:
+                return
+            if last["partial"] in (INTERRUPTED, TERMINATED):
+                self._add(self._high, last)
+                raise _EndError
+            if _has_failed(last):
+                return
+            self._add(self._high, last)
+        self.is_endless = _is_same(last, result)
+        if self.is_endless:
+            raise _EndError
+
+    def _run(self, value: int) -> Result:
+        say(f"trying {self._place.name} = {value} ...")
+        return self._place.run(self._child, value)
+
+    def _add(self, value: int, result: Result) -> None:
+        self.tries.append({"value": value, **result})
+
+
 def what_if(child: Child, question: Question) -> Result:
     """Tries values in separate processes, until a program fails for another reason."""
     place = find_place(question, child.program)
-    tries: list[Result] = []
-
-    def fits(value: int) -> bool:
-        say(f"trying {place.name} = {value} ...")
-        result = place.run(child, value)
-        tries.append({"value": value, **result})
-        if _has_failed(result):
-            raise _ProgramError
-        return _fits(result)
-
-    answer: Result = {"schema": 1, "name": place.name, "tries": tries, "largest": None}
+    search = _Search(question, place, child)
+    found, is_complete = None, True
     try:
-        answer["largest"] = largest(question, place.value, fits)
-        answer["exit_status"] = DOES_NOT_FIT
-        best = next((each for each in tries if each["value"] == answer["largest"]), None)
-        if best is not None:
-            answer["exit_status"] = best["exit_status"]
-    except _ProgramError:
-        answer["exit_status"] = tries[-1]["exit_status"]
+        found = largest(question, place.value, search.fits)
+    except _EndError:
+        found = question.high if search.is_endless else None
+        is_complete = search.is_endless
+    tries = search.tries
+    by_value = {each["value"]: each for each in tries}
+    best, more = (by_value.get((found or 0) + n) for n in (0, 1))
+    answer: Result = {
+        "schema": 1,
+        "name": place.name,
+        "tries": tries,
+        "largest": found,
+        "unchanged_from": None if best is None else _unchanged_from(tries),
+        "sure": False,
+        "lost_run": search.lost,
+        "exit_status": DOES_NOT_FIT if best is None else best["exit_status"],
+    }
+    if not is_complete:
+        answer["exit_status"] = 1 if search.lost else tries[-1]["exit_status"]
+        return answer
+    # Without one that fits, the lowest value decides.
+    decisive = (best, more) if best else (by_value[min(by_value)],)
+    answer["sure"] = all(each["sure"] for each in decisive if each)
     return answer
 
 
-class _ProgramError(Exception):
-    """A try failed for another reason than memory, or a signal ended it."""
+def _is_same(one: Result, other: Result) -> bool:
+    """Whether two tries both fit and made the same requests, so that the value changes nothing."""
+    return _fits(one) and _fits(other) and _requests(one) == _requests(other)
+
+
+def _requests(result: Result) -> list[list[int]]:
+    """Of each device, also with all rows."""
+    keys = ("peak_in_use_bytes", "peak_allocated_bytes", "allocations", "allocated_bytes")
+    runs = [result, *([result["all_rows"]] if result["all_rows"] else [])]
+    return [[device[key] for key in keys] for run in runs for device in run["devices"]]
+
+
+def _unchanged_from(tries: Sequence[Result]) -> int | None:
+    """The smallest value from which on the peak no longer grows, up to the largest; None if it
+    grows, or a try does not fit."""
+    known = sorted(tries, key=lambda each: int(each["value"]))
+    used = [_peaks(each)["peak_in_use_bytes"] for each in known]
+    same = [each for each, peak in zip(known, used, strict=True) if peak == used[-1]]
+    if len(same) < 2 or used[-len(same) :].count(used[-1]) < len(same):
+        return None
+    return int(same[0]["value"]) if all(map(_fits, known)) else None
+
+
+class _EndError(Exception):
+    """The search ends: a try failed for another reason than memory, a signal ended it, it used no
+    GPU, or the value changes nothing any more."""
 
 
 def _has_failed(result: Result) -> bool:
@@ -406,31 +554,57 @@ def _has_failed(result: Result) -> bool:
 
 
 def answer_of(question: Question, answer: Result) -> list[str]:
-    """The table of tries, smallest first, and the answer."""
+    """The answer, the table of tries, smallest first, and how sure it is."""
     tries = sorted(answer["tries"], key=lambda each: each["value"])
     card, name = tries[0]["card"], answer["name"]
-    rows = [(name, "verdict", "card in use", "room")]
+    has_more = any(each["all_rows"] for each in tries)
+    rows = [(name, "verdict", "card in use", "room", *([COLUMNS["all"]] if has_more else []))]
     for each in tries:
         used = size_text(_peaks(each)["peak_in_use_bytes"])
         verdict, room = _outcome(each)
         if each["verdict"] in FITTING and not _fits(each):
             verdict = "does not fit with all rows"
-        rows.append((str(each["value"]), verdict, used, room))
+        row = (str(each["value"]), verdict, used, room)
+        rows.append((*row, *([_with_rows(each["all_rows"])] if has_more else [])))
     head = f"{card['name']}, {size_text(card['memory_bytes'])}, allocator {tries[0]['allocator']}"
-    lines = ["", f"simulated {head}", *table(rows)]
-    failed = [each for each in tries if _has_failed(each)]
-    if failed and failed[0]["partial"]:
-        ended = f"the run with {name} = {failed[0]['value']} was ended ({failed[0]['partial']})"
-        lines.append(f"  {ended}: this report is partial")
-    elif failed:
-        lines += [f"  the program failed with {name} = {failed[0]['value']}:", *_said(failed[0])]
-        lines += _refused.end_lines(failed[0])
-    elif answer["largest"] is None:
-        lines.append(f"  it does not fit even with {name} = {question.low}")
-    else:
-        bound = " (the upper bound)" if answer["largest"] == question.high else ""
-        best = next(each for each in tries if each["value"] == answer["largest"])
-        known = "" if best["verdict"] == FITS else " as far as known"
-        lines.append(f"  the largest {name} that fits{known} is {answer['largest']}{bound}")
-        lines += _certainty.lines_of(best) if known else []
-    return lines
+    said, more = _answer(question, answer)
+    return ["", f"simulated {head}", f"  {said}", "", *table(rows), *more]
+
+
+def _answer(question: Question, answer: Result) -> tuple[str, list[str]]:
+    """The line of the answer, and those below the table."""
+    tries, name, lost = answer["tries"], answer["name"], answer["lost_run"]
+    last = tries[-1]
+    if lost or _has_failed(last):
+        value = lost["value"] if lost else last["value"]
+        fitted = [each["value"] for each in tries if _fits(each)]
+        before = f"; the largest that fitted before is {max(fitted)}" if fitted else ""
+        if lost:
+            more = [f"    {line}" for line in lost["stderr"]]
+            return f"the run with {name} = {value} {ending(lost['status'])}{before}", more
+        if last["partial"]:
+            ended = f"the run with {name} = {value} was ended ({last['partial']})"
+            return f"{ended}: this report is partial{before}", []
+        more = [*_said(last), *_refused.end_lines(last)]
+        more += [f"  {NO_INPUT}"] if last["error"].startswith("EOFError") else []
+        return f"the program failed with {name} = {value}{before}", more
+    if not (last["gpu_used"] or last["out_of_memory"]):
+        return f"{UNUSED}. {how_to_use()}", []
+    known = "" if answer["sure"] else " as far as known"
+    if answer["largest"] is None:
+        lowest = min(tries, key=lambda each: int(each["value"]))
+        lines = [] if answer["sure"] else _certainty.lines_of(lowest) + range_of(lowest)
+        return f"it does not fit{known} even with {name} = {question.low}", lines
+    by_value = {each["value"]: each for each in tries}
+    best, next_one = (by_value.get(answer["largest"] + n) for n in (0, 1))
+    assert best is not None
+    unsure = next((each for each in (best, next_one) if each and not each["sure"]), None)
+    lines = [] if unsure is None else range_of(unsure) + _certainty.lines_of(unsure)
+    lines += [f"  {TOO_TIGHT}"] if best["tight"] else []
+    bound = " (the upper bound)" if answer["largest"] == question.high else ""
+    if start := answer["unchanged_from"]:
+        bound += (
+            f": from {start} on the peak no longer grows, so the program may have "
+            "no more data, limit the value, or not read it"
+        )
+    return f"the largest {name} that fits{known} is {answer['largest']}{bound}", lines

@@ -18,6 +18,8 @@ from ferro_alloc.sim.cards import Card, find_card, parse_memory
 
 MODES = ("eager", "adversarial", "clock")
 PAGE = 2 << 20
+MOST_DEVICES = 16
+"""As in csrc/sim/settings."""
 # Passes the settings of the machine to the Python processes that a program starts.
 VARIABLE = "FERRO_ALLOC_SIM"
 
@@ -64,6 +66,8 @@ def machine(
     values: bool | None = None,
 ) -> Machine:
     """Creates a machine, with the arguments and the errors of `activate()`."""
+    if not 1 <= count <= MOST_DEVICES:
+        raise FerroError(f"the number of cards is {count}: expected 1 to {MOST_DEVICES}")
     size = parse_memory(memory) if isinstance(memory, str) else memory
     if size is not None and size < PAGE:
         raise FerroError(f"the memory is {size} bytes: expected at least a page of 2 MiB")

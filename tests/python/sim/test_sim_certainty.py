@@ -571,7 +571,19 @@ def run_of(verdict: str, *, learned: str = "float", most: Result | None = None) 
         "cudnn_benchmark": False,
         "derived_workspaces": 0,
         "not_simulated": [],
-        "devices": [{"peak_in_use_bytes": GIB, "spare_bytes": 7 * GIB, "peak_reserved_bytes": GIB}],
+        "error": "",
+        "sure": verdict == "fits" or (verdict == "does not fit" and learned == "size"),
+        "tight": False,
+        "gpu_used": True,
+        "lost_runs": [],
+        "devices": [
+            {
+                **dict.fromkeys(("peak_in_use_bytes", "peak_reserved_bytes"), GIB),
+                **dict.fromkeys(("peak_allocated_bytes", "allocated_bytes"), GIB),
+                "spare_bytes": 7 * GIB,
+                "allocations": 3,
+            }
+        ],
     }
 
 
