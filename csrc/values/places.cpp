@@ -12,6 +12,7 @@
 #include <iterator>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <typeinfo>
 #include <utility>
 
@@ -35,6 +36,9 @@ struct Notes {
 
 thread_local int as_integers = 0;
 thread_local int as_text = 0;
+thread_local int as_text_of_integers = 0;
+// What reads learned since begin_probe(); none if the thread does not probe.
+thread_local std::optional<ferro_sim_certainty> probed;
 std::atomic<bool> shown_is_reported = false;
 
 // Never destroyed: threads of autograd may outlive the program's end.
@@ -86,6 +90,44 @@ py::object reading_frame() {
     frame = frame.attr("f_back");
   }
   return frame && !frame.is_none() && !is_of_torch(file_of(frame)) ? frame : py::object();
+}
+
+// The frame of PyTorch's whose innermost call reads; null if that is not a file of PyTorch's.
+py::object frame_of_torch() {
+  const auto& folders = library_folders();  // the first one is this package's
+  py::object frame = current_frame();
+  while (frame && !frame.is_none() && !folders.empty() &&
+         file_of(frame).starts_with(folders.front())) {
+    frame = frame.attr("f_back");
+  }
+  if (!frame || frame.is_none() || folders.empty()) {
+    return {};
+  }
+  const std::string file = file_of(frame);
+  const bool found =
+      std::any_of(std::next(folders.begin()), folders.end(),
+                  [&](const std::string& folder) { return file.starts_with(folder); });
+  return found ? frame : py::object();
+}
+
+// The frame of the program, or of a library that it uses, which makes a text of a tensor.
+py::object frame_of_text() {
+  py::object frame = current_frame();
+  while (frame && !frame.is_none() && is_of_torch(file_of(frame))) {
+    frame = frame.attr("f_back");
+  }
+  return frame && !frame.is_none() ? frame : py::object();
+}
+
+// Whether the text that the thread makes of integers reaches nothing but places that show it.
+bool is_text_harmless() {
+  if (Py_IsInitialized() == 0) {
+    return false;
+  }
+  const py::gil_scoped_acquire gil;
+  const py::error_scope kept;
+  const py::object frame = frame_of_text();
+  return frame && uses().is_harmless && uses().is_harmless(frame, true).cast<bool>();
 }
 
 // Also what libraries make of text, and Python's own library.
@@ -185,9 +227,13 @@ void set_library_folders(std::vector<std::string> folders, std::string standard)
 
 void note_read(const std::string& operation, Learned learned, const std::string& where,
                const std::string& rows_of_size, bool integers) {
-  std::string place = current_place();
   const bool of_draws = learned == Learned::kDrawn || learned == Learned::kDrawnFloat;
-  if (as_text > 0) {
+  if (probed) {
+    probed = std::min(*probed, of_draws ? FERRO_SIM_DRAWN : FERRO_SIM_UNKNOWN);
+    return;
+  }
+  std::string place = current_place();
+  if (as_text > 0 && (as_text_of_integers == 0 || is_text_harmless())) {
     learned = of_draws ? Learned::kDrawnFloat : Learned::kFloat;
   }
   const std::string of_masks = take_mask_reads();
@@ -229,27 +275,40 @@ void leave_shown_to_report() { shown_is_reported = true; }
 
 void use_as_integers(int change) { as_integers += change; }
 void use_as_text(int change) { as_text += change; }
+void use_as_text_of_integers(int change) {
+  as_text += change;
+  as_text_of_integers += change;
+}
 bool is_used_as_integer() { return as_integers > 0; }
 
 void set_uses(py::function reached, py::function is_harmless) {
   uses() = {std::move(reached), std::move(is_harmless)};
 }
 
+void begin_probe() { probed = FERRO_SIM_KNOWN; }
+
+ferro_sim_certainty end_probe() {
+  return std::exchange(probed, std::nullopt).value_or(FERRO_SIM_KNOWN);
+}
+
 bool is_harmless() {
-  if (as_text > 0 || Py_IsInitialized() == 0) {
+  if (as_text > 0 || probed || Py_IsInitialized() == 0) {
     return false;
   }
   const py::gil_scoped_acquire gil;
   const py::object frame = reading_frame();
-  return frame && uses().is_harmless && uses().is_harmless(frame).cast<bool>();
+  return frame && uses().is_harmless && uses().is_harmless(frame, false).cast<bool>();
 }
 
 std::string reached(bool integers) {
-  if (as_text > 0 || Py_IsInitialized() == 0) {
+  if (as_text > 0 || probed || Py_IsInitialized() == 0) {
     return {};
   }
   const py::gil_scoped_acquire gil;
-  const py::object frame = reading_frame();
+  py::object frame = reading_frame();
+  if (!frame && !integers && as_integers == 0) {
+    frame = frame_of_torch();
+  }
   std::string found;
   if (frame && uses().reached) {
     found = uses().reached(frame, integers).cast<std::string>();

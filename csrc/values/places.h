@@ -4,6 +4,8 @@
 // Thread-safe.
 #pragma once
 
+#include "sim/control.h"
+
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
@@ -51,7 +53,8 @@ struct Failure {
 void set_library_folders(std::vector<std::string> folders, std::string standard);
 
 // What reached() and is_harmless() ask about the frame that reads: `reached(frame, integers)` and
-// `is_harmless(frame)`. Called before the first read.
+// `is_harmless(frame, as_text)`, where `as_text` tells that it makes a text of what it reads. Called
+// before the first read.
 void set_uses(pybind11::function reached, pybind11::function is_harmless);
 
 // From now on note_read() prints nothing of floating-point numbers that decide nothing, nor of
@@ -69,12 +72,19 @@ void use_as_integers(int change);
 // The condition, index or size that the number reaches which the program's innermost line reads now,
 // as in "the condition at train.py:8"; of a floating-point number also its conversion to an integer.
 // Empty if it is only shown. `integers`: integers or booleans are read. Asks the function of
-// set_uses() about a line that is not a library folder's.
+// set_uses() about a line that is not a library folder's, of a floating-point number also about one
+// of PyTorch's.
 std::string reached(bool integers);
 // Whether the integers or booleans which that line reads reach nothing but places that show them.
 bool is_harmless();
 // Between these, it only prints what it reads. Such reads count as those of floating-point numbers.
 void use_as_text(int change);
+// The same, but of texts of integers the source must tell that they are only shown.
+void use_as_text_of_integers(int change);
+// Between these, the thread's reads are not recorded. The result is the least certainty of what they
+// read.
+void begin_probe();
+ferro_sim_certainty end_probe();
 // Whether the thread turns what it reads now into an integer or a branch.
 bool is_used_as_integer();
 // Records an operator's exception if it names a library of NVIDIA. `leaves`: no operator of PyTorch's

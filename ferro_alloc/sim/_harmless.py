@@ -21,14 +21,25 @@ from itertools import islice
 from types import CodeType, FrameType
 from typing import NamedTuple
 
+from ferro_alloc.sim._branches import LOGS, SAVES, Branches, prints, shows
 from ferro_alloc.sim._names import DEEP, OWN, Function, Names
-from ferro_alloc.sim._program import Program
-from ferro_alloc.sim._sources import Position, Source, name_of, positional, source_of, text_of
+from ferro_alloc.sim._program import Program, program_around
+from ferro_alloc.sim._sources import (
+    Position,
+    Source,
+    is_of_program,
+    name_of,
+    positional,
+    source_of,
+    text_of,
+)
 from ferro_alloc.sim._variables import variables_of
 
 READS = {"item", "tolist", "cpu", "numpy"}
 """Methods of tensors whose result is what was read."""
 CONVERSIONS = {"int", "float", "bool"}
+CALLS = ("CALL", "PRECALL")
+"""Instructions. The first one may do the work of both once it has run often."""
 # Methods of tensors on the host, arrays and numbers. No value changes the size of the result, nor
 # raises an exception.
 ARRAY_METHODS = {"item", "tolist", "numpy", "cpu", "float", "double", "long", "int", "bool"}
@@ -50,15 +61,6 @@ ARRAY_FUNCTIONS = {
     "math": {"floor", "ceil"},
 }
 """The same of functions and their first arguments."""
-SAVES = {"json.dump", "pickle.dump", "torch.save", "numpy.save"}
-LEVELS = {"debug", "info", "warning", "error", "critical"}
-LOGS = {"wandb.log", "mlflow.log_metric", "mlflow.log_metrics"}
-LOGS |= {f"logging.{level}" for level in LEVELS}
-LOGGERS = dict.fromkeys(LEVELS, "logging.getLogger") | {"log": "wandb.init"}
-"""Methods, and the functions that make the objects which have them."""
-SHOWS = {"set_postfix", "set_postfix_str", "set_description", "set_description_str"}
-SHOWS |= {"add_scalar", "add_scalars"}
-"""Methods of progress bars, and of writers for TensorBoard."""
 BAD_FORMAT = re.compile(r"%[^a-zA-Z%]*[c*]|:[^{}]*c\}|\{[^{}]*\{(?!\{)")
 """Some numbers do not fit it, or its width is a number."""
 MAX_PARTS = 20_000
@@ -117,26 +119,38 @@ LOOSE = Held((), True)
 OBJECT = Held((), False, True)
 Part = tuple[Source, ast.AST, Held]
 
-_known: dict[tuple[str, str, CodeType, int], bool] = {}
-_last: list[Program] = []
+_known: dict[tuple[str, str, CodeType, int, bool], bool] = {}
 
 
-def is_harmless(frame: FrameType) -> bool:
+def is_harmless(frame: FrameType, as_text: bool = False) -> bool:
     """Does the number which the innermost call of `frame` reads only reach harmless places?
+    `as_text`: the call, or a library for an outer one, makes a text of it.
 
     No failure reaches the program.
     """
     try:
+        while as_text and not is_of_program(frame.f_code.co_filename):
+            frame = frame.f_back  # type: ignore[assignment]
         code = frame.f_code
-        key = (code.co_filename, str(frame.f_globals.get("__name__")), code, frame.f_lasti)
+        key = (code.co_filename, str(frame.f_globals.get("__name__")), code, frame.f_lasti, as_text)
         if key not in _known:
-            _known[key] = _is_harmless(frame)
+            _known[key] = _is_harmless(frame, as_text)
         return _known[key]
     except Exception:
         return False
 
 
-def _is_harmless(frame: FrameType) -> bool:
+def are_shown(source: Source, targets: list[ast.expr], program: Program) -> bool:
+    """Do these variables only reach harmless places, whatever of several values they get?"""
+    search = _Search(program, Names(program))
+    try:
+        search.run_from_targets(source, targets)
+    except (HarmfulError, RecursionError):
+        return False
+    return True
+
+
+def _is_harmless(frame: FrameType, as_text: bool) -> bool:
     code = frame.f_code
     source = source_of(code.co_filename, frame.f_globals)
     text = "".join(linecache.getlines(code.co_filename, frame.f_globals))
@@ -144,18 +158,21 @@ def _is_harmless(frame: FrameType) -> bool:
         return False
     if source.module != frame.f_globals.get("__name__"):
         return False  # two modules have this file
-    program = Program(frame)
-    if _last and _last[0].is_as(program):
-        program = _last[0]
-    _last[:] = [program]
+    program = program_around(frame)
     if program.reflects:
         return False
     position = next(islice(code.co_positions(), frame.f_lasti // 2, None))
     names = Names(program, source, frame.f_globals)
+    operation = _operation(code, frame.f_lasti)
+    search = _Search(program, names)
     try:
-        found = _read(names, source, position, _operation(code, frame.f_lasti))
+        if as_text and (call := _call_at(source, position, operation)) is not None:
+            search.run_from_arguments(source, call)
+            return True
+        read = _text if as_text else _read
+        found = read(names, source, position, operation)
         if found is not None:
-            _Search(program, names).run(source, *found)
+            search.run(source, *found)
     except (HarmfulError, RecursionError):
         return False
     return found is not None
@@ -181,7 +198,7 @@ def _read(
     names: Names, source: Source, position: Position, operation: str
 ) -> tuple[ast.AST, Held] | None:
     """What has the number which the instruction of this position reads; None if unknown."""
-    if operation.startswith("CALL"):
+    if operation.startswith(CALLS):
         match call := source.at(position):
             case ast.Call(func=ast.Attribute(attr=name), args=[], keywords=[]) if name in READS:
                 return call, Held()
@@ -198,19 +215,73 @@ def _read(
     return None
 
 
+def _call_at(source: Source, position: Position, operation: str) -> ast.Call | None:
+    call = source.at(position) if operation.startswith(CALLS) else None
+    return call if isinstance(call, ast.Call) else None
+
+
+def _text(
+    names: Names, source: Source, position: Position, operation: str
+) -> tuple[ast.AST, Held] | None:
+    """The text that the instruction of this position makes; None if unknown."""
+    match node := source.spanning(position):
+        case ast.JoinedStr() | ast.FormattedValue() if operation.startswith("FORMAT"):
+            specs = [
+                each.format_spec for each in ast.walk(node) if isinstance(each, ast.FormattedValue)
+            ]
+            if not any(map(_may_not_fit, filter(None, specs))):
+                return node, LOOSE
+        case ast.expr() if operation.startswith("FORMAT"):
+            # Python makes an f-string of `"%s %s" % (a, b)`.
+            values = source.parents[node]
+            match made := source.parents.get(values):
+                case ast.BinOp(op=ast.Mod(), right=right) if right is values:
+                    return made, LOOSE
+    return _read(names, source, position, operation)
+
+
 class _Search:
     """Follows the number through all files."""
 
     def __init__(self, program: Program, names: Names) -> None:
         self._program = program
         self._names = names
+        self._branches = Branches(program, names)
         self._rest: list[Part] = []
         self._seen: set[Part] = set()
+        self._branches_left: list[tuple[Source, ast.If]] = []
+        """To look at when all that gets the number is known."""
+        self._held: set[ast.AST] = set()
+        """Targets and parameters that get the number."""
 
     def run(self, source: Source, node: ast.AST, held: Held) -> None:
         self._add(source, node, held)
-        while self._rest:
-            self._step(*self._rest.pop())
+        self._go_on()
+
+    def run_from_arguments(self, source: Source, call: ast.Call) -> None:
+        """The call makes a text of one of its arguments."""
+        for argument in (*call.args, *call.keywords):
+            self._argument(source, call, argument, LOOSE)
+        self._go_on()
+
+    def run_from_targets(self, source: Source, targets: list[ast.expr]) -> None:
+        for target in targets:
+            self._store_choice(source, target)
+        self._go_on()
+
+    def _store_choice(self, source: Source, target: ast.expr) -> None:
+        """A branch decides what the target gets."""
+        if isinstance(source.parents[target], ast.AugAssign):
+            self._fill(source, target, LOOSE, OWN)
+        else:
+            self._store(source, target, LOOSE)
+
+    def _go_on(self) -> None:
+        while self._rest or self._branches_left:
+            if self._rest:
+                self._step(*self._rest.pop())
+            else:
+                self._branch(*self._branches_left.pop())
 
     def _add(self, source: Source, node: ast.AST, held: Held) -> None:
         part = (source, node, held)
@@ -253,6 +324,13 @@ class _Search:
                 _check(left is not node)
             case ast.Compare(left=left, ops=[_], comparators=[right]):
                 self._check_operand(source, right if node is left else left)
+                go_on(held.number())
+            case ast.If(test=test) if test is node:
+                _check(not held.is_object)
+                self._branches_left.append((source, parent))
+            case ast.BoolOp(values=values) if self._is_test(source, parent):
+                after = values[_place(node, values) + 1 :]
+                _check(all(self._branches.is_simple(source, each) for each in after))
                 go_on(held.number())
             case ast.IfExp(test=test) if test is not node:
                 go_on(held)
@@ -303,6 +381,23 @@ class _Search:
     def _parent(self, source: Source, node: ast.AST) -> ast.AST:
         return source.parents[node]
 
+    def _is_test(self, source: Source, node: ast.AST) -> bool:
+        """Is it a condition of a statement, or a part of one?"""
+        at = node
+        while isinstance(at, ast.BoolOp) or (
+            isinstance(at, ast.UnaryOp) and isinstance(at.op, ast.Not)
+        ):
+            node, at = at, source.parents[at]
+        return isinstance(at, ast.If) and at.test is node
+
+    def _branch(self, source: Source, branch: ast.If) -> None:
+        """Follows what a branch assigns, which the number decides on."""
+        targets = self._branches.assigned(source, branch, self._held.__contains__)
+        if targets is None:
+            raise HarmfulError
+        for target in targets:
+            self._store_choice(source, target)
+
     # What operators do.
 
     def _operate(
@@ -346,6 +441,8 @@ class _Search:
     def _store(self, source: Source, target: ast.AST, held: Held) -> None:
         match target:
             case ast.Name():
+                if not (held.path or held.is_object):
+                    self._held.add(target)
                 self._hold(source, *variables_of(source).of(target), held)
             case ast.Attribute():
                 self._hold_attribute(source, target, held)
@@ -507,7 +604,7 @@ class _Search:
         is_plain = argument in call.args and not call.keywords and not self._program.has_operators
         match name_of(call.func):
             case "print" if argument in call.args:
-                self._check_print(call)
+                _check(prints(self._program, call))
                 return
             case "len" if is_only:
                 held.fixed()
@@ -544,13 +641,6 @@ class _Search:
             case _:
                 raise HarmfulError
         self._add(source, call, made)
-
-    def _check_print(self, call: ast.Call) -> None:
-        """Checks what it prints to."""
-        _check(not self._program.changes_output)
-        for each in call.keywords:
-            is_output = text_of(each.value) in ("sys.stdout", "sys.stderr")
-            _check(each.arg in ("sep", "end", "flush") or (each.arg == "file" and is_output))
 
     def _call_library(
         self,
@@ -601,11 +691,10 @@ class _Search:
         elif name in COMPARISONS and is_only:
             self._check_operand(source, of)
             self._add(source, call, held.fixed().number())
-        elif name in SHOWS:
-            _check(not self._program.changes_output)
+        elif name == "load_state_dict":
+            _check(is_only)  # copied in place
         else:
-            _check(name in LOGGERS and not self._program.changes_logging)
-            _check(self._names.is_made_by(source, of, LOGGERS[name]))
+            _check(shows(self._program, self._names, source, function))
 
     def _fill_by_method(
         self,
@@ -645,6 +734,8 @@ class _Search:
             _check(not any(isinstance(each, ast.Starred) for each in call.args[: place + 1]))
             _check(place < len(names))
             name = names[place]
+        if not (held.path or held.is_object):
+            self._held.update(variables_of(found.source).bindings[function, name][:1])
         self._hold(found.source, function, name, held)
 
     def _return(self, source: Source, function: ast.AST, held: Held) -> None:

@@ -36,6 +36,9 @@ NUMBER, OWN, DEEP = "number", "own", "deep"
 assigned; or those whose containers are their own too."""
 
 
+NONE: dict[str, Any] = {}
+
+
 class Function(NamedTuple):
     source: Source
     node: ast.FunctionDef
@@ -44,9 +47,12 @@ class Function(NamedTuple):
 
 
 class Names:
-    """`source` is a file of the program, whose module has these variables."""
+    """`source` is a file of the program, whose module has these variables, if it is none of the
+    loaded ones."""
 
-    def __init__(self, program: Program, source: Source, variables: dict[str, Any]) -> None:
+    def __init__(
+        self, program: Program, source: Source | None = None, variables: dict[str, Any] = NONE
+    ) -> None:
         self._program = program
         self._first = source
         self._globals = variables
@@ -91,15 +97,17 @@ class Names:
         return self._globals.get(name) if source is self._first else source.variable(name)
 
     def is_made_by(self, source: Source, node: ast.expr, maker: str) -> bool:
-        """Is it a variable that gets only results of this library function?"""
+        """Is it a variable that gets only results of this library function? A module, as in
+        "torch.optim.", stands for all of its functions."""
         if not isinstance(node, ast.Name) or not self.is_foreign(maker.rpartition(".")[0]):
             return False
         variables = variables_of(source)
         bindings = variables.bindings[variables.of(node)]
         for target in bindings:
             match source.parents[target]:
-                case ast.Assign(value=ast.Call(func=function)):
-                    if self.imported(source, function) == maker and isinstance(target, ast.Name):
+                case ast.Assign(value=ast.Call(func=function)) if isinstance(target, ast.Name):
+                    made = self.imported(source, function)
+                    if made == maker or (maker.endswith(".") and made.startswith(maker)):
                         continue
             return False
         return bool(bindings)

@@ -54,18 +54,45 @@ LOGGING = re.compile(
     r"|\.summary\b|get_metric|search_runs|get_run|\bhistory\s*\("
 )
 # A call of `open` counts as one that reads, unless a mode such as "w" stands in its line.
+LOOKS = (
+    r"\b(?:exists|is_file|isfile|is_dir|isdir|listdir|glob)\b|\b(?:iterdir|scandir)\b|\bstat\s*\("
+    r"|os\.walk"
+)
+CATCHES = (
+    r"\b(?:FileNotFoundError|OSError|IOError)\b|\bexcept\s*(?:\(?\s*(?:Base)?Exception[^:]*)?:"
+    r"|\bsuppress\("
+)
 READS_BACK = re.compile(
-    r"\w*load\w*\(|\bread\w*\(|\bopen\([^,)]*\)|mode=\"r|['\"]r[b+]?['\"]|\breload\b|StringIO"
+    LOOKS
+    + r"|\w*load\w*\(|\bread\w*\(|\bopen\([^,)]*\)|mode=\"r|['\"]r[b+]?['\"]|\breload\b|StringIO"
     r"|\bopen\((?!(?:(?!\bopen\().)*['\"][wax][bt]?['\"])|\b(?:fromfile|from_file|genfromtxt)\b"
     r"|\b(?:mmap|memmap|fileinput|linecache)\b"
-    r"|\bget(?:value|buffer|size)\b|\btell\s*\(|\b(?:exists|is_file|is_dir|listdir|glob)\b"
-    r"|\b(?:iterdir|scandir)\b|\bstat\s*\(|os\.walk"
+    r"|\bget(?:value|buffer|size)\b|\btell\s*\("
+    r"|\b(?:check_output|getoutput|getstatusoutput|popen|capture_output)\b"
+)
+LOGS_TO_FILES = r"\b\w*FileHandler\b|\bbasicConfig\([^)]*\bfilename\b"
+BARS_IN_FILES = r"(?:tqdm|trange|[pP]rogress)\w*\([^\n]*\bfile\s*=\s*(?!sys\.std)"
+# The state is gathered from several cards, or made by code that is not the module's own.
+GATHERS_STATE = (
+    r"FSDP|FullySharded|fully_shard|deepspeed|state_dict_(?:pre_)?hook|accelerat|lightning|DTensor"
+    r"|distributed\.checkpoint|distribute_|__getstate__|__reduce"
 )
 IMPORTS = re.compile(
     r"(?:^|[:;])[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n#;]+)"
     r"|import[ \t]+([^\n#;]+))",
     re.MULTILINE,
 )
+
+
+_last: list[Program] = []
+
+
+def program_around(frame: FrameType) -> Program:
+    """The program that `frame` belongs to, the same one as long as no file is loaded."""
+    program = Program(frame)
+    if not _last or not _last[0].is_as(program):
+        _last[:] = [program]
+    return _last[0]
 
 
 class Program:
@@ -136,13 +163,33 @@ class Program:
         return self._has(OUTPUT) or self.defines("write")
 
     @cached_property
+    def changes_bars(self) -> bool:
+        """Is what progress bars write to changed?"""
+        return self.changes_output or (self._has(BARS_IN_FILES) and self.reads_back)
+
+    @cached_property
     def changes_logging(self) -> bool:
-        return self.changes_output or self._has(LOGGING)
+        """May code get what is logged?"""
+        return (
+            self.changes_output
+            or self._has(LOGGING)
+            or (self._has(LOGS_TO_FILES) and self.reads_back)
+        )
 
     @cached_property
     def reads_back(self) -> bool:
         """May it read what it has saved?"""
         return self._has(READS_BACK) or self.defines("write")
+
+    @cached_property
+    def looks_for_files(self) -> bool:
+        """May it depend on whether a file exists?"""
+        return self._has(LOOKS) or self._has(CATCHES)
+
+    @cached_property
+    def gathers_state(self) -> bool:
+        """May the state of a module take memory of the card?"""
+        return self._has(GATHERS_STATE)
 
     @cached_property
     def has_texts(self) -> bool:
@@ -173,6 +220,10 @@ class Program:
         """Does an object of the program have a method of this name?"""
         assigned = rf"^[\s\w,]*\b{name}\b[\w\s,]*(?::[^=\n]+)?=(?!=)|\.{name}\s*=(?!=)"
         return self.defines(name) or self._has(rf"{assigned}|__getattr(?:ibute)?__")
+
+    def runs(self, name: str) -> bool:
+        """May an attribute of this name run code of the program?"""
+        return self._has(rf"\bdef\s+{name}\b|\bdef\s+__getattr(?:ibute)?__|__get__|\bproperty\(")
 
     def sets_variable(self, name: str) -> bool:
         """May a module set the variable of another one?"""

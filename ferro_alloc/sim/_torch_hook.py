@@ -9,6 +9,7 @@ import ctypes
 import functools
 import os
 import sysconfig
+import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +19,9 @@ from typing import Any
 from ferro_alloc.sim import _library
 
 OWN_FOLDER = Path(__file__).parents[1]
+LOADED = "what this line loads"
+CLOCK_STEP = 2
+"""Seconds. Some file systems round the time of a change down by so much."""
 
 
 def adjust_torch(torch: ModuleType, values: bool) -> None:
@@ -92,16 +96,86 @@ def _observe_uses(torch: Any, computed: Any) -> None:
     for name in ("__int__", "__bool__"):
         read = getattr(torch.Tensor, name)
         setattr(torch.Tensor, name, _within(computed.use_as_integers, read))
-    torch._tensor_str._str = _within(computed.use_as_text, torch._tensor_str._str)
-    torch.Tensor.__format__ = _within(computed.use_as_text, torch.Tensor.__format__)
+    torch._tensor_str._str = _as_text(torch, computed, torch._tensor_str._str)
+    torch.Tensor.__format__ = _as_text(torch, computed, torch.Tensor.__format__)
     # It is read to be saved.
     scaler = torch.amp.grad_scaler.GradScaler
     scaler.state_dict = _within(computed.use_as_text, scaler.state_dict)
     # Storages are saved as bytes, of whatever type their elements are.
     torch.save = torch.serialization.save = _within(computed.use_as_text, torch.save)
+    _observe_files(torch, computed)
 
 
-def _within(change: Callable[[int], None], function: Callable[..., object]) -> object:
+def _is_of_integers(torch: Any, tensor: Any) -> bool:
+    with torch._C.DisableTorchFunction():
+        dtype = tensor.dtype
+    return not (dtype.is_floating_point or dtype.is_complex)
+
+
+def _as_text(torch: Any, computed: Any, function: Callable[..., object]) -> object:
+    """Of a function that makes a text of a tensor."""
+    of_numbers = _within(computed.use_as_text, function)
+    of_integers = _within(computed.use_as_text_of_integers, function)
+
+    @functools.wraps(function)
+    def call(tensor: object, *args: object, **kwargs: object) -> object:
+        make = of_integers if _is_of_integers(torch, tensor) else of_numbers
+        return make(tensor, *args, **kwargs)
+
+    return call
+
+
+def _observe_files(torch: Any, computed: Any) -> None:
+    """Integers of the card that were saved, also by `pickle`, are read where the program loads what
+    it has saved since: files keep no marks."""
+    reduce, load = torch.Tensor.__reduce_ex__, torch.load
+    known = computed.KNOWN
+    saved = [known]
+    since = [0.0]
+
+    @functools.wraps(reduce)
+    def reduce_ex(tensor: Any, protocol: Any) -> object:
+        if tensor.is_cuda and _is_of_integers(torch, tensor):
+            certainty = _certainty_of(torch, computed, tensor)
+            if certainty < known and saved[0] == known:
+                since[0] = time.time()
+            saved[0] = min(saved[0], certainty)
+        return reduce(tensor, protocol)
+
+    @functools.wraps(load)
+    def load_saved(f: Any, *args: Any, **kwargs: Any) -> object:
+        result = load(f, *args, **kwargs)
+        if saved[0] < known and _is_changed_since(since[0], f):
+            computed.note_read("torch.load", saved[0], LOADED)
+        return result
+
+    torch.Tensor.__reduce_ex__ = reduce_ex
+    torch.load = torch.serialization.load = load_saved
+
+
+def _certainty_of(torch: Any, computed: Any, tensor: Any) -> int:
+    """That of its least certain element. The read is not recorded."""
+    computed.begin_probe()
+    try:
+        with torch.utils._python_dispatch._disable_current_modes():
+            tensor.cpu()
+    finally:
+        certainty = computed.end_probe()
+    return int(certainty)
+
+
+def _is_changed_since(when: float, file: Any) -> bool:
+    """Has a file changed since then? Objects that are no files may have."""
+    try:
+        found = os.fstat(file.fileno()) if hasattr(file, "fileno") else Path(file).stat()
+    except (OSError, TypeError, ValueError):
+        return True
+    return found.st_mtime >= when - CLOCK_STEP
+
+
+def _within(
+    change: Callable[[int], None], function: Callable[..., object]
+) -> Callable[..., object]:
     @functools.wraps(function)
     def call(*args: object, **kwargs: object) -> object:
         change(1)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 
 import pytest
 import torch
 
-from ferro_alloc.sim import _harmless, _sources
+from ferro_alloc.sim import _harmless, _program, _sources
 from ferro_alloc.sim._harmless import is_harmless
 from tests.python.sim.conftest import Simulate, leave_out_what_is_loaded
 
@@ -126,6 +127,161 @@ HARMLESS = [
     "def f():\n    n = w.item()\n    print(n)\n    yield 3\nlist(f())",
     "model.eval() if 'model' in 'x' else None\nprint(w.item())",
 ]
+TEXT_IS_HARMLESS = [
+    "print(w)",
+    "for _ in range(30): print(w)",
+    "for _ in range(30):\n    print(f'{w}', str(w))\n    print('%s %s' % (w, 3))",
+    "print(f'{w} {w!r} {w:>8}')",
+    "print(str(w), repr(w), format(w), [w], {'n': w})",
+    "print('{} {}'.format(w, 3), '%s' % w)",
+    "t = f'{w}'\nprint(t + ' ' + t)",
+    "print(', '.join(map(str, [w])), ', '.join(f'{n}' for n in [w]))",
+    "import sys\nsys.stdout.write(f'{w}')",
+    "import logging\nlogging.error('%s', w)",
+    "import logging\nlogger = logging.getLogger('x')\nlogger.error('%s %s', w, f'{w}')",
+    "bar.set_description(f'{w}')\nbar.add_scalars(w)",
+    "def show(t): print(t)\nshow(f'{w}')",
+    "import json\nprint(json.dumps({'n': f'{w}'}), json.dumps({'n': w}, default=str))",
+]
+"""Where a text is made of it."""
+TEXT_IS_HARMFUL = [
+    "x = range(int(f'{w}'))",
+    "n = int(str(w))\nx = range(n)",
+    "x = range(int('%s' % w))",
+    "x = range(int('{}'.format(w)))",
+    "x = range(int(format(w)))",
+    "x = range(int(repr(w)))",
+    "x = range(len(f'{w}'))",
+    "if str(w) == '3': pass",
+    "x = {f'{w}': 3}",
+    "x = '0' in str([w])\nif x: pass",
+    "x = sorted([w, 3], key=str)",
+    "x = [int(t) for t in map(str, [w])]",
+    "for _ in range(30): t = f'{w}'\nx = range(int(t))",
+    "unknown(f'{w}')",
+    "def sized(t): return range(int(t))\nsized(f'{w}')",
+    "def text(): return f'{w}'\nx = range(int(text()))",
+    "import json\nx = range(json.loads(json.dumps({'n': w}, default=str))['n'] == 3)",
+    "import logging\nlogging.basicConfig(filename='/dev/null')\nlogging.error('%s', w)\n"
+    "x = [range(int(line)) for line in open('/dev/null')]",
+    "import io\nf = io.StringIO()\nprint(w, file=f)\nx = range(int(f.getvalue()))",
+    "try: raise ValueError(f'{w}')\nexcept ValueError as e: x = range(len(str(e)))",
+    "import textwrap\nx = range(int(textwrap.dedent(f'{w}')))",
+    "from pathlib import Path\nx = Path('/dev', f'null{w}').exists()",
+]
+BRANCH_IS_HARMLESS = [
+    "best = 0\nn = w.item()\nif n > best: best = n",
+    "best, at = 0, 0\nfor step in range(3):\n    n = w.item()\n    if n > best and step > 1:\n"
+    "        best, at = n, step\n        print(f'best {best:.3f} at {at}')\nprint(best, at)",
+    "n = w.item()\nif n > 3: print('many')\nelif n > 2: print('some')\nelse: print(n)",
+    "n = w.item()\nif not n: print('none', end='')",
+    "n = w.item()\nx = [3]\nif n > 3 or len(x) > 2: print(x[0], '%d' % n, x, {'n': n})",
+    "n = w.item()\nif n > 3:\n    pass\n    print(n)",
+    "bad = 0\nif w.item() > 3: bad += 1\nelse: bad = 0\nprint(bad)",
+    "import logging\nn = w.item()\nif n > 3: logging.error('%d', n)",
+    "import logging\nlog = logging.getLogger('x')\nn = w.item()\nif n > 3: log.error('%d', n)",
+    "n = w.item()\nif n > 3: bar.set_postfix(n=n)",
+    "import torch\nmodel = torch.nn.Linear(1, 1)\nopt = torch.optim.SGD(model.parameters())\n"
+    "n = w.item()\nif n > 3:\n    torch.save(model.state_dict(), '/dev/null')\n"
+    "    torch.save({'m': model.state_dict(), 'o': opt.state_dict(), 'n': n}, '/dev/null')",
+    "import torch\nmodel = torch.nn.Linear(1, 1)\nn = w.item()\nif n > 3:\n"
+    "    torch.save({'m': model.state_dict()}, '/dev/null')\n"
+    "def load(): model.load_state_dict(torch.load('/dev/null')['m'])",
+    "import torch\nmodel = torch.nn.Linear(1, 1)\nopt = torch.optim.SGD(model.parameters())\n"
+    "rates = torch.optim.lr_scheduler.StepLR(opt, 1)\nn = w.item()\nif n < -3: rates.step()",
+    "import shutil\nn = w.item()\nif n < -3: shutil.copyfile('/dev/null', '/dev/zero')",
+    "kept = None\np = w.cpu()\nif p.sum() > 3: kept = p.cpu()\nprint(kept)",
+    "import torch\nmodel = torch.nn.Linear(1, 1)\nkept = None\nn = w.item()\nif n >= 0:\n"
+    "    kept = {k: v.detach().cpu().clone() for k, v in model.state_dict().items()}\n"
+    "model.load_state_dict(kept)",
+    "import torch\nmodel = torch.nn.Linear(1, 1)\nkept = None\nn = w.item()\n"
+    "if n > 3: kept = [p.to('cpu') for p in model.parameters()]\nprint(kept)",
+    "class Best:\n    def __init__(self): self.best = 0\n    def put(self):\n"
+    "        n = w.item()\n        if n > self.best: self.best = n\nb = Best()\nb.put()\n"
+    "print(b.best)",
+    "def low(n):\n    if n < 3: print('a')\nlow(w.item())",
+    "def evaluate():\n    right = 0\n    for _ in range(2): right += w.item()\n"
+    "    return right / 3\nbest = 0\nfor step in range(2):\n    acc = evaluate()\n"
+    "    if acc > best: best = acc\nprint(best)",
+]
+BRANCH_IS_HARMFUL = [
+    "best = bad = 0\nfor _ in range(2):\n    n = w.item()\n    if n > best: best = n\n"
+    "    else: bad += 1\n    if bad > 3: break",
+    "n = w.item()\nwhile n > 3: n = 0",
+    "n = w.item()\nif n > 3: x = range(3)",
+    "n = w.item()\nif n < 3: unknown(3)",
+    "size = 3\nn = w.item()\nif n > 3: size = 4\nx = range(size)",
+    "size = 3\nn = w.item()\nif n > 3: size += 1\nx = range(size)",
+    "best, at = 0, 0\nn = w.item()\nif n > best: best, at = n, 3\nx = range(at)",
+    "best = 0\nn = w.item()\nif n > best: best = n\nx = range(int(best))",
+    "kept = None\nx = [3]\nn = w.item()\nif n > 3: kept = x\nprint(kept)",
+    "import torch\nx = torch.ones(3)\nkept = None\nn = w.item()\nif n > 3: kept = x\nprint(kept)",
+    "import torch\nx = torch.ones(3)\nkept = None\nn = w.item()\nif n > 3: kept = x * 2",
+    "import torch\nx = torch.ones(3)\nn = w.item()\nif n > 3: print((x * 2).sum())",
+    "import torch\nx = torch.ones(3)\nn = w.item()\nif n > 3: print(f'{x.sum():.3f}')",
+    "import torch\nmodel = torch.nn.Linear(1, 1)\nn = w.item()\n"
+    "if n > 3: kept = {k: v.clone() for k, v in model.state_dict().items()}",
+    "import torch\nmodel = torch.nn.Linear(1, 1)\nn = w.item()\n"
+    "if n > 3: kept = {k: v.to('cuda') for k, v in model.state_dict().items()}",
+    "import torch\nmodel = torch.nn.Linear(1, 1)\nn = w.item()\n"
+    "if n > 3: kept = {k: v.clone().cpu() for k, v in model.state_dict().items()}",
+    "import torch\nmodel = torch.nn.Linear(1, 1)\nn = w.item()\n"
+    "if n > 3: kept = {k: v for k, v in model.state_dict().items()}",
+    "import copy, torch\nmodel = torch.nn.Linear(1, 1)\nn = w.item()\n"
+    "if n > 3: kept = copy.deepcopy(model.state_dict())",
+    "import copy, torch\nmodel = torch.nn.Linear(1, 1)\nn = w.item()\n"
+    "if n > 3: torch.save(copy.deepcopy(model), '/dev/null')",
+    "import torch\nmodel = torch.nn.Linear(1, 1)\nn = w.item()\n"
+    "if n > 3: torch.save(model.state_dict(), '/dev/null')\n"
+    "import os\nif os.path.exists('/dev/null'): x = range(3)",
+    "import torch\nmodel = torch.nn.Linear(1, 1)\nn = w.item()\n"
+    "if n > 3: torch.save(model.state_dict(), '/dev/null')\n"
+    "try: x = torch.load('/dev/null')\nexcept Exception: x = range(3)",
+    "import torch\nmodel = torch.nn.Linear(1, 1)\nn = w.item()\n"
+    "if n > 3: torch.save({'m': model.state_dict(), 'n': 3}, '/dev/null')\n"
+    "def load(): return range(torch.load('/dev/null')['n'])",
+    "import torch\nclass M(torch.nn.Linear):\n    def state_dict(self): return range(3)\n"
+    "model = M(1, 1)\nn = w.item()\nif n > 3: torch.save(model.state_dict(), '/dev/null')",
+    "import torch\nmodel = torch.nn.Linear(1, 1)\nn = w.item()\n"
+    "if n > 3: torch.save(model.state_dict(), '/dev/null')\nx = 'FSDP'",
+    "def print(n): x = range(n)\nn = w.item()\nif n < 3: print(3)",
+    "class C:\n    def step(self): x = range(3)\nrates = C()\nn = w.item()\nif n < 3: rates.step()",
+    "class C:\n    def __str__(self): return str(range(3))\n    def __gt__(self, n): return 3\n"
+    "c = C()\nn = w.item()\nif n < 3 and c > 3: print(3)",
+    "n = w.item()\ndef f():\n    if n > 3: return 3\n    return 4\nx = range(f())",
+    "n = w.item()\nif n > 3: raise ValueError",
+    "for _ in range(2):\n    if w.item() > 3: continue\n    x = range(3)",
+    "d = {}\nn = w.item()\nif n > 3: d['a'] = 3\nx = range(len(d))",
+    "ns = []\nn = w.item()\nif n > 3: ns.append(3)\nx = range(len(ns))",
+    "n = w.item()\nif n > 3: del n",
+    # It frees what the name had.
+    "import torch\nx = torch.ones(3)\nn = w.item()\nif n > 3: x = 3\nprint(x)",
+    "import torch\nx, y = 3, torch.ones(3)\nn = w.item()\nif n > 3: x, y = n, n\nprint(x, y)",
+    "import torch\nclass C: pass\nc = C()\nc.x = torch.ones(3)\nn = w.item()\nif n > 3: c.x = 3",
+    "import torch\nclass C:\n    def __init__(self): self.x = torch.ones(3)\n"
+    "    def put(self):\n        n = w.item()\n        if n > 3: self.x = n\nC().put()",
+    "import torch\nx = torch.ones(3)\ndef f(x):\n    n = w.item()\n    if n > 3: x = n\nf(x)",
+    # Its evaluation takes memory.
+    "import torch\nx = torch.ones(3)\nn = w.item()\nif n > 3: print(x * 2)",
+    "import torch\nx = torch.ones(3)\nm = x > 0\nn = w.item()\nif n > 3: print(x[m])",
+    "import torch\nx = torch.ones(3)\nn = w.item()\nif n > 3: print(-x, abs(x))",
+    "class C:\n    @property\n    def x(self): return range(3)\nc = C()\nn = w.item()\n"
+    "if n < 3: print(c.x)",
+    "class C:\n    def __getitem__(self, i): return range(3)\nc = C()\nn = w.item()\n"
+    "if n < 3: print(c[0])",
+    "class C:\n    def __str__(self): return str(range(3))\nc = C()\nn = w.item()\n"
+    "if n < 3: print(c)",
+    "class C:\n    def __str__(self): return str(range(3))\nc = C()\nn = w.item()\n"
+    "if n < 3: print(f'{c}')",
+    "import os\nn = w.item()\nif n > 3: print(os.system('true'))",
+    "import torch\nclass M(torch.nn.Linear):\n    def __getstate__(self): return {}\n"
+    "model = M(1, 1)\nn = w.item()\nif n > 3: torch.save(model, '/dev/null')",
+    "n = w.item()\nif n > 3: import json",
+    "n = w.item()\nif n > 3:\n    def f(): pass",
+    "n = w.item()\nx = n > 3 and print('a')",
+    "n = w.item()\nif n > 3 and unknown(4): print(n)",
+    "kept = None\nn = w.item()\nif n > 3: kept = n\nif kept is not None: x = range(3)",
+]
 HARMFUL = [
     # Conditions.
     "if w.item(): pass",
@@ -140,7 +296,6 @@ HARMFUL = [
     "x = 1 if w.item() else 2",
     "n = w.item()\nx = n and 3",
     "n = w.item()\nx = n or 3",
-    "best = 0\nn = w.item()\nif n > best: best = n",
     "x = w.item() == 3\nif x: pass",
     "if (n := w.item()): pass",
     "if (n := w.item()) > 3: pass",
@@ -465,6 +620,10 @@ HARMFUL = [
     "with open('/dev/null', 'rt') as f, open('/dev/null', 'w') as g: x = [*map(int, f)]",
     "with open('/dev/null', 'w+') as f:\n    f.write(str(w.item()))\n    f.seek(0)\n"
     "    x = [*map(int, f)]",
+    "import subprocess\nwith open('/dev/null', 'w') as f: f.write(str(w.item()))\n"
+    "x = range(len(subprocess.check_output(['cat', '/dev/null'])))",
+    "import os\nwith open('/dev/null', 'w') as f: f.write(str(w.item()))\n"
+    "x = range(len(os.popen('cat /dev/null').read()))",
     "import numpy\nwith open('/dev/null', 'w') as f: f.write(str(w.item()))\n"
     "x = numpy.fromfile('/dev/null', sep=' ')",
 ]
@@ -537,6 +696,22 @@ class Number:
     def __bool__(self) -> bool:
         return bool(self._read(sys._getframe(1)))
 
+    def _text(self) -> str:
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename == __file__:
+            frame = frame.f_back
+        self.harmless.append(is_harmless(frame, as_text=True))  # type: ignore[arg-type]
+        return str(self.value)
+
+    def __str__(self) -> str:
+        return self._text()
+
+    def __repr__(self) -> str:
+        return self._text()
+
+    def __format__(self, spec: str) -> str:
+        return self._text()
+
     def reshape(self, size: int) -> Number:
         return self
 
@@ -546,12 +721,16 @@ class Bar:
 
     set_description = add_scalar = set_postfix
 
+    def add_scalars(self, *args: object) -> None:
+        """Makes texts."""
+        str(args)
+
 
 @pytest.fixture(autouse=True)
 def no_sources_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_sources, "_sources", {})
     monkeypatch.setattr(_harmless, "_known", {})
-    monkeypatch.setattr(_harmless, "_last", [])
+    monkeypatch.setattr(_program, "_last", [])
     leave_out_what_is_loaded(monkeypatch)
 
 
@@ -593,20 +772,23 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         del sys.modules[name]
 
 
-@pytest.mark.parametrize("program", HARMLESS)
+@pytest.mark.parametrize("program", [*HARMLESS, *TEXT_IS_HARMLESS, *BRANCH_IS_HARMLESS])
 def test_it_is_harmless(program: str, tmp_path: Path) -> None:
     harmless = run(program, tmp_path)
     assert harmless
     assert all(harmless), program
 
 
-@pytest.mark.parametrize("program", HARMFUL)
+@pytest.mark.parametrize("program", [*HARMFUL, *TEXT_IS_HARMFUL, *BRANCH_IS_HARMFUL])
 def test_it_may_decide(program: str, tmp_path: Path) -> None:
     harmless: list[bool] = []
     try:
         harmless = run(program, tmp_path)
-    except (AttributeError, TypeError, ValueError):
+    except (AttributeError, TypeError):
         pytest.fail(program)
+    except ValueError as error:
+        if str(error):  # it is none of the program's own
+            pytest.fail(program)
     assert harmless
     assert not any(harmless), program
 
@@ -723,9 +905,45 @@ for _ in range(2):
     meter.put(mask.sum().item(), len(mask))
 print(meter.average())
 """
+TEXTS = """\
+import logging
+for _ in range(20):
+    print(mask.sum(), mask.any(), [mask.sum()], f"{mask.sum()} {mask.sum():d} {mask[:2, :2]}")
+    print("{} {}".format(mask.sum(), str(mask.sum())), "%s of %d" % (mask.sum(), len(mask)))
+    logging.error("%s", mask.sum())
+"""
+SAVED = """\
+import io, pickle
+model = torch.nn.Sequential(torch.nn.Linear(2048, 2048), torch.nn.BatchNorm1d(2048)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(2):
+    model(weights).sum().backward()
+    optimizer.step()
+file = io.BytesIO()
+torch.save({"m": model.state_dict(), "o": optimizer.state_dict(), "epoch": 3}, file)
+file.seek(0)
+kept = torch.load(file)
+model.load_state_dict(kept["m"])
+optimizer.load_state_dict(kept["o"])
+print(list(range(kept["epoch"])))
+torch.save({"count": mask.sum()}, "/dev/null")
+"""
+BEST = f"""\
+model = torch.nn.Linear(8, 8).cuda()
+{ACCURACY}best, state = 0.0, None
+for epoch in range(2):
+    right, accuracy = evaluate()
+    if accuracy > best:
+        best, best_epoch = accuracy, epoch
+        state = {{k: v.cpu() for k, v in model.state_dict().items()}}
+        torch.save(model.state_dict(), "/dev/null")
+        print(f"best {{best}} at {{best_epoch}}")
+"""
 
 
-@pytest.mark.parametrize("program", [ACCURACY, COUNTS, PREDICTIONS, TOKENS, IMAGE, METERS])
+@pytest.mark.parametrize(
+    "program", [ACCURACY, COUNTS, PREDICTIONS, TOKENS, IMAGE, METERS, TEXTS, SAVED, BEST]
+)
 def test_a_program_that_shows_integers_fits(simulate: Simulate, program: str) -> None:
     done, result = simulate(UNKNOWN + program)
     assert (done.returncode, result["verdict"]) == (0, "fits"), done.stderr
@@ -738,18 +956,54 @@ def test_a_program_that_shows_integers_fits(simulate: Simulate, program: str) ->
 @pytest.mark.parametrize(
     "program",
     [
-        f"{ACCURACY}if accuracy > 0.5: torch.save(weights, '/dev/null')",
+        f"{ACCURACY}if accuracy > 0.5: weights.sum()",
         f"{COUNTS}if mask.any(): print(mask.shape)",
         "count = mask.sum().item()\nprint(count)\nx = torch.zeros(count, device='cuda')",
         f"{PREDICTIONS}print(found[found == 3].shape)",
         f"{TOKENS}print(text.index(0))",
         f"{IMAGE}print(grid.cuda().shape)",
         f"{METERS}print(list(range(int(meter.average()))))",
+        f"{TEXTS}n = int(f'{{mask.sum()}}')\nprint(list(range(n)))",
+        f"{BEST}print(list(range(best_epoch)))",
+        f"{BEST.replace('v.cpu()', 'v.clone()')}",
     ],
 )
 def test_a_program_that_uses_one_fits_as_far_as_known(simulate: Simulate, program: str) -> None:
     done, result = simulate(UNKNOWN + program)
     assert (done.returncode, result["verdict"]) == (13, "fits as far as known"), done.stderr
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import pickle\nn = pickle.loads(pickle.dumps({'n': mask.sum()}))['n']",
+        "import io\nf = io.BytesIO()\ntorch.save(mask.sum(), f)\nf.seek(0)\nn = torch.load(f)",
+        "import os\ntorch.save([mask.sum()], 'a.pt')\nos.replace('a.pt', 'b.pt')\n"
+        "n = torch.load('b.pt', map_location='cpu')[0]",
+        "import pathlib\npath = pathlib.Path('a.pt')\ntorch.save(mask.sum(), path)\n"
+        "with path.open('rb') as f: n = torch.load(f)",
+        "class Kept: pass\nkept = Kept()\nkept.n = logits().argmax(1)\ntorch.save(kept, 'a.pt')\n"
+        "n = torch.load('a.pt', weights_only=False).n[0]",
+    ],
+)
+def test_integers_that_are_saved_and_loaded_may_decide(
+    simulate: Simulate, program: str, tmp_path: Path
+) -> None:
+    folder = f"import os\nos.chdir({str(tmp_path)!r})\n"
+    done, result = simulate(f"{folder}{UNKNOWN}{program}\nprint(torch.zeros(int(n)).shape)")
+    assert (done.returncode, result["verdict"]) == (13, "fits as far as known"), done.stderr
+    assert "it reached what this line loads\n" in done.stderr
+
+
+def test_a_file_that_is_older_than_what_was_saved_decides_nothing(
+    simulate: Simulate, tmp_path: Path
+) -> None:
+    file = tmp_path / "old.pt"
+    torch.save(torch.tensor(3), file)
+    os.utime(file, (1e9, 1e9))
+    program = f"torch.save(mask.sum(), '/dev/null')\nprint(range(torch.load({str(file)!r})))"
+    done, result = simulate(UNKNOWN + program)
+    assert (done.returncode, result["verdict"]) == (0, "fits"), done.stderr
 
 
 def test_a_program_of_several_files(simulate: Simulate, tmp_path: Path) -> None:
