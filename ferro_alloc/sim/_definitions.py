@@ -205,6 +205,21 @@ def method(of: Class, name: str) -> Function | None:
     return None
 
 
+def methods(of: Class, name: str) -> Iterator[Function]:
+    """All definitions of this name: a property has several."""
+    for each in (of, *above(of)):
+        for node in each.node.body:
+            if isinstance(node, ast.FunctionDef) and node.name == name:
+                yield Function(each.source, node)
+
+
+def has_field(of: Class, name: str) -> bool:
+    """Do its methods set this attribute of `self`, or its body a variable?"""
+    return any(
+        name in fields(each) or f"self.{name}" in each.source.assigned for each in (of, *above(of))
+    )
+
+
 def methods_named(name: str) -> list[Function]:
     """Of all classes of the program."""
     return [

@@ -79,9 +79,10 @@ def _use_at(source: Source, node: ast.AST | None, frame: FrameType, reads: Reads
             source_of(each.f_code.co_filename, each.f_globals)
     follow = Follow(source, function if is_called else None, None)
     try:
-        if isinstance(reads, Held):
-            return follow.run(follow.read(node, reads))
-        return follow.run(follow.received(node, reads))
+        parts = (
+            follow.read(node, reads) if isinstance(reads, Held) else follow.received(node, reads)
+        )
+        return follow.run(parts) or follow.choice or SHOWN
     except DecidesError as error:
         return error.reached
     except RecursionError:  # too many functions to look at, so it may decide

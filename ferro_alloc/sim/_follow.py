@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Iterable, Iterator
 
 from ferro_alloc.sim import _definitions
+from ferro_alloc.sim._branches import branches_around, value_of
 from ferro_alloc.sim._definitions import FOREIGN, Class, Function, Object, is_property, meaning
+from ferro_alloc.sim._harmless import are_shown
 from ferro_alloc.sim._held import (
     ANYWHERE,
     CALLED,
@@ -30,6 +33,7 @@ from ferro_alloc.sim._held import (
 from ferro_alloc.sim._sources import (
     Source,
     decorators,
+    is_of_torch,
     name_of,
     positional,
     sources_with,
@@ -40,6 +44,8 @@ TO_INTEGERS = {"int", "bool", "ceil", "floor", "trunc"}
 SIZES = {"arange", "range", "linspace", "logspace"}
 SHAPED = {"empty", "zeros", "ones", "full", "rand", "randn", "randint", "view", "reshape", "expand"}
 SHAPED |= {"repeat", "narrow", "split", "chunk", "topk", "new_empty", "new_zeros", "new_ones"}
+SHAPED |= {"unfold", "repeat_interleave", "tile", "tensor_split", "new_full", "resize_", "randperm"}
+SHAPED |= {"interpolate", "pad", "adaptive_avg_pool2d", "sample"}
 """They make sizes of integers; a floating-point number is none."""
 OF_INTEGERS = {"argmax", "argmin", "argsort", "bool", "byte", "int", "long", "nonzero", "short"}
 OF_INTEGERS |= {"bisect", "bisect_left", "bisect_right", "bucketize", "digitize", "searchsorted"}
@@ -48,7 +54,7 @@ OF_INTEGERS |= {"index", "eq", "ne", "lt", "le", "gt", "ge", "isclose", "greater
 SELECT = {"nonzero", "argwhere", "flatnonzero", "masked_select", "unique", "unique_consecutive"}
 """The size of what they give depends on the elements."""
 OF_FLOATS = {"double", "float", "half", "mean", "std", "var"}
-ENDS = {"print", "format", "str", "repr", "len", "type", "isinstance", "hasattr", "id"}
+ENDS = {"print", "len", "type", "isinstance", "hasattr", "id"}
 # Unknown numbers are assumed to be finite.
 ENDS |= {"isfinite", "isnan", "isinf"}
 ENDING_ATTRIBUTES = {"shape", "size", "dtype", "device", "numel", "dim", "ndim", "stride", "nbytes"}
@@ -61,6 +67,14 @@ TAKE = {"get", "get_nowait", "pop", "popleft"}
 PUSH = {"heappush", "insort", "insort_left", "insort_right"}
 NAMESPACES = {"SimpleNamespace", "Namespace"}
 DICTIONARIES = {"dict", "OrderedDict"}
+FIELDS = {"asdict", "vars", "_asdict", "model_dump"}
+"""They make a dictionary of an object's attributes."""
+COPIES = {"copy", "deepcopy", "replace", "_replace"}
+SETS_ATTRIBUTE = {"setattr", "__setattr__"}
+TEXTS = {"format", "str", "repr", "dumps"}
+OF_TEXTS = {"float", "loads", "literal_eval", "Decimal"}
+LOADS = {"dump": "load", "save": "load"}
+"""The function that loads what another one of its module saved."""
 CHOOSE = {"min", "max", "heappop"}
 ORDER = {"sorted", "sort", "nlargest", "nsmallest"}
 SEQUENCES = ORDER | {"list", "tuple", "set", "map", "reversed", "deque", "filter"}
@@ -74,6 +88,9 @@ NOT_FINITE = re.compile(
 METHODS_OF_VALUES = {"format", "get", "item", "float", "exp", "join"}
 """They change nothing."""
 DISPLAYS = (ast.Set, ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
+OF_TORCH = {"torch", "nn", "F"}
+"""Modules whose functions may make sizes of integers."""
+COMPARES = ("__lt__", "__gt__", "__le__", "__ge__", "__eq__", "__ne__")
 MAX_PARTS = 1_000_000
 """A search of so many takes a second or two. A number that reaches more may decide."""
 
@@ -100,12 +117,24 @@ class Search:
         self.elsewhere: set[Part] = set()
         self.origins: set[Part] = set()
         self.arguments: set[tuple[ast.AST, str, Held]] = set()
+        self._bindings: set[ast.AST] = set()
+        """Targets and parameters that get the number."""
+        self.choice: Reached | None = None
+        """The first conditional expression that integers decide."""
         self._parts = 0
 
     def count_part(self) -> None:
         self._parts += 1
         if self._parts > MAX_PARTS:
             raise DecidesError(TOO_LONG)
+
+    def add_binding(self, node: ast.AST, held: Held) -> None:
+        if not held.keys:
+            self._bindings.add(node)
+
+    def is_held(self, binding: ast.AST) -> bool:
+        """Does it give a variable the number?"""
+        return binding in self._bindings
 
 
 class Follow:
@@ -121,13 +150,34 @@ class Follow:
         self._within = within
         self._given: set[Given] = set()
         self._seen: set[Part] = set()
+        self._left: list[tuple[ast.If, Held]] = []
+        """Branches to look at when all that gets the number is known."""
         self._search: Search = before._search if before else Search()
+        is_inner = before is not None and not source.is_of_program
+        self._only_returns = is_inner or is_of_torch(source.file)
+        """PyTorch's own branches change no memory: only what it returns or stores counts. The same
+        is assumed of the functions that a package calls itself."""
+
+    @property
+    def choice(self) -> Reached | None:
+        return self._search.choice
 
     def run(self, parts: Iterable[Part]) -> frozenset[Given]:
         rest: list[Part] = []
         self._add(parts, rest)
-        while rest:
-            self._add(self._step(*rest.pop()), rest)
+        while rest or self._left:
+            if not rest:
+                self._add(self._branch(*self._left.pop()), rest)
+                continue
+            part = rest.pop()
+            try:
+                self._add(self._step(*part), rest)
+            except DecidesError as error:
+                if not self._only_returns or error.reached == TOO_LONG:
+                    raise
+                if error.reached.what == CONVERSION:
+                    node, held = part
+                    self._add([(self._parents[node], held._replace(integers=True))], rest)
         return frozenset(self._given)
 
     def _add(self, parts: Iterable[Part], rest: list[Part]) -> None:
@@ -144,7 +194,31 @@ class Follow:
     def _decided(self, held: Held, condition: ast.AST) -> list[Part]:
         if held.keys:
             return []  # whether a container has elements
-        raise self._decides("condition", condition)
+        branch = self._parents[condition]
+        if not isinstance(branch, ast.If) or not self._may_show(branch):
+            raise self._decides("condition", condition)
+        self._left.append((branch, held))
+        return []
+
+    def _branch(self, branch: ast.If, held: Held) -> Iterable[Part]:
+        """Of what a branch assigns: the number, or what must only be shown."""
+        source, branches = self._source, branches_around(sys._getframe())
+        if branches is None:
+            raise self._decides("condition", branch.test)
+        targets = branches.assigned(source, branch, self._search.is_held)
+        if targets is None:
+            raise self._decides("condition", branch.test)
+        kept = [each for each in targets if branches.is_held(source, value_of(source, each))]
+        others = [each for each in targets if each not in kept]
+        if not are_shown(source, others, branches.program):
+            raise self._decides("condition", branch.test)
+        chosen = held._replace(chosen=True)
+        return [load for target in kept for load in self._loads_of(target, chosen)]
+
+    def _may_show(self, branch: ast.If) -> bool:
+        branches = branches_around(sys._getframe()) if self._source.is_of_program else None
+        assigned = branches and branches.assigned(self._source, branch, lambda _: True)
+        return assigned is not None
 
     def read(self, node: ast.AST, held: Held) -> Iterable[Part]:
         """The expressions with the number that the instruction at this expression reads."""
@@ -155,6 +229,8 @@ class Follow:
                     raise self._decides("size" if name in SIZES else CONVERSION, call)
                 if name in ENDS:
                     return []
+                if name in TEXTS:
+                    return [(call, held.in_text())]
                 if name == "copy_" and isinstance(function, ast.Attribute):
                     return self._loads_of_copy(function.value, held)
                 for keyword in keywords:
@@ -210,6 +286,8 @@ class Follow:
             return node.value
         if not isinstance(node, ast.Call):
             return None
+        if not of.source.is_of_program and of.source.self_of(of.node) == parameter:
+            return node.func.value if isinstance(node.func, ast.Attribute) else None
         arguments = node.args
         if self._is_bound(node, of):
             arguments = [_object_of(node.func, of), *arguments]
@@ -243,6 +321,7 @@ class Follow:
             case ast.Starred(value=value):
                 yield from self._loads_of(value, held.inside(ANYWHERE))
             case ast.Name(id=name):
+                self._search.add_binding(target, held)
                 scope = self._source.binder(target, name)
                 stores: set[ast.AST] = {target}
                 is_changed = isinstance(self._parents[target], ast.AugAssign) and held.keys
@@ -258,9 +337,36 @@ class Follow:
                 if of is None:  # any object of this name is taken to be the same one
                     for load in self._source.loads[text_of(target)]:
                         yield load, held
-                yield from self._loads_of_object(value, held.inside(Field(of, name)))
+                yield from self._loads_of_attribute(value, of, name, held)
             case ast.Subscript(value=value, slice=index):
                 yield from self._loads_of_object(value, held.inside(_key(index)))
+                if (of := self._class_of(value)) is not None:
+                    yield from self._set_by(value, _definitions.methods(of, "__setitem__"), held)
+
+    def _class_of(self, node: ast.expr) -> Class | None:
+        found = meaning(self._source, node)
+        return found.of if isinstance(found, Object) else None
+
+    def _loads_of_attribute(
+        self, of: ast.expr, kind: Class | None, name: str, held: Held
+    ) -> Iterator[Part]:
+        """Of a number that was stored in an attribute, by its setter if it has one. An empty name
+        may be any."""
+        yield from self._loads_of_object(of, held.inside(Field(kind, name)))
+        for each in (name, "__setattr__"):
+            found = _definitions.methods(kind, each) if kind else _definitions.methods_named(each)
+            setters = [one for one in found if each != name or "setter" in decorators(one.node)]
+            yield from self._set_by(of, setters, held)
+
+    def _set_by(self, of: ast.expr, setters: Iterable[Function], held: Held) -> Iterator[Part]:
+        """Of a number that is the last argument of a method of this object."""
+        for setter in setters:
+            names = positional(setter.node)
+            if len(names) < 2 or setter.node is self._within:
+                continue
+            for given in self._use_of_argument(setter, names[-1], held):
+                if given.parameter == names[0]:
+                    yield from self._loads_of_object(of, given.held)
 
     def _loads_of_origin(self, store: ast.AST, held: Held) -> Iterator[Part]:
         """Of a number that was stored in an object that a target got from an expression."""
@@ -281,6 +387,15 @@ class Follow:
         match of:
             case ast.Call(func=ast.Attribute(attr="setdefault", value=value), args=[key, *_]):
                 yield from self._loads_of_object(value, held.inside(_key(key)))
+                return
+            case (
+                ast.Attribute(attr="__dict__", value=value)
+                | ast.Call(func=ast.Name(id="vars"), args=[value])
+            ):
+                field = Field(self._class_of(value), "")
+                if isinstance(held.first, str):
+                    field = field._replace(name=held.first)
+                yield from self._loads_of_object(value, held.element().inside(field))
                 return
             case ast.Call(func=ast.Name(id="super")):
                 method = self._source.function(of)
@@ -348,6 +463,9 @@ class Follow:
             if key in self._search.arguments:  # by a call within itself
                 return SHOWN
             self._search.arguments.add(key)
+            for each in ast.walk(of.node.args):  # type: ignore[attr-defined]
+                if isinstance(each, ast.arg) and each.arg == parameter:
+                    self._search.add_binding(each, held)
             loads = of.source.loads_of(parameter, [of.node])
             use: Outcome
             try:
@@ -366,6 +484,8 @@ class Follow:
         whole = [(parent, held)]
         if isinstance(getattr(node, "ctx", None), ast.Store):
             return []
+        if held.text:
+            return self._step_of_text(node, parent, held)
         match parent:
             case ast.Return():
                 function = self._source.function(node)
@@ -386,6 +506,8 @@ class Follow:
             ) if test is node:
                 return self._decided(held, node)
             case ast.IfExp(test=test, body=one, orelse=other) if test is node:
+                if held.whole and not held.keys and self._search.choice is None:
+                    self._search.choice = self._decides("condition", node).reached
                 return [] if held.keys else self._chosen_from(parent, node, held, one, other)
             case ast.BoolOp(values=[*before, last]) if node in before and not held.keys:
                 arms = (*before[before.index(node) + 1 :], last)
@@ -426,10 +548,18 @@ class Follow:
                 if isinstance(held.first, str):  # the keys of a dictionary
                     return []
                 return self._loads_of(target, held.element())
-            case ast.withitem(optional_vars=ast.expr() as target) if (
-                held.keys and held.has_elements
+            case ast.For(iter=of, target=target) | ast.comprehension(iter=of, target=target) if (
+                of is node and held.keys
             ):
-                return self._loads_of(target, held.element())
+                made = self._follow_method(node, held, "__iter__", "__getitem__")
+                return [
+                    load
+                    for at, each in made
+                    for load in self._loads_of(target, each.element())
+                    if at is node
+                ]
+            case ast.withitem(optional_vars=ast.expr() as target) if held.keys:
+                return self._loads_of(target, held.element() if held.has_elements else held)
             case ast.Dict(keys=keys, values=values):
                 of_value = (name for name, value in zip(keys, values, strict=True) if value is node)
                 name = next(of_value, ANYWHERE)
@@ -457,23 +587,58 @@ class Follow:
             case ast.Attribute():
                 return self._follow_attribute(parent, held)
             case ast.Compare(ops=ops, comparators=others):
-                if any(isinstance(op, ast.Is | ast.IsNot) for op in ops) or not held.has_elements:
+                if any(isinstance(op, ast.Is | ast.IsNot) for op in ops) and not held.chosen:
                     return []
+                if not held.has_elements:
+                    return self._follow_method(parent, held, *COMPARES)
                 if _asks_if_finite(parent):
                     return []
                 if isinstance(ops[0], ast.In | ast.NotIn) and len(ops) == 1 and node in others:
                     return []
                 return [(parent, Held(integers=True, whole=held.whole))]
             case ast.BinOp(op=ast.Mod(), left=ast.Constant(value=str()) | ast.JoinedStr()):
-                return []
+                return [(parent, held.in_text())]
             case ast.BinOp():
                 return [(parent, held.moved())]
-            case ast.JoinedStr() | ast.FormattedValue() | ast.stmt() | ast.withitem():
+            case ast.JoinedStr() | ast.FormattedValue():
+                return [(parent, held.in_text())]
+            case ast.stmt() | ast.withitem():
                 return []
             case ast.Subscript():
-                return []
+                return self._follow_method(parent, held, "__getitem__")
             case ast.expr():
                 return whole
+        return []
+
+    def _step_of_text(self, node: ast.AST, parent: ast.AST, held: Held) -> Iterable[Part]:
+        """Of a text that shows the number, to where it becomes a number again."""
+        match parent:
+            case ast.Call(func=function, args=[of]) if of is node:
+                name = name_of(function)
+                if name in TO_INTEGERS and not held.whole:
+                    raise self._decides(CONVERSION, parent)
+                if name in OF_TEXTS | TO_INTEGERS:
+                    return [(parent, held._replace(text=False, integers=name in TO_INTEGERS))]
+                if not self._source.is_of_program or name in ENDS:
+                    return []
+                functions, _ = self._functions_of(function)
+                return [
+                    made
+                    for each in functions
+                    for parameter, given in self._parameters(parent, each, of, held)
+                    for made in self.received(parent, self._use_of_argument(each, parameter, given))
+                ]
+            case ast.Assign(targets=targets):
+                return [load for target in targets for load in self._loads_of(target, held)]
+            case ast.AnnAssign(target=target) | ast.NamedExpr(target=target):
+                return self._loads_of(target, held)
+            case ast.Return():
+                return self._follow_return(self._source.function(node), held, False)
+            case ast.Attribute():
+                call = self._parents[parent]
+                return [(call, held)] if isinstance(call, ast.Call) else []
+            case ast.Subscript() | ast.JoinedStr() | ast.FormattedValue():
+                return [(parent, held)]
         return []
 
     def _chosen_from(
@@ -490,17 +655,24 @@ class Follow:
             only_computes = text.startswith(("math.", "np.")) or name in METHODS_OF_VALUES
             if not only_computes and not (is_foreign and name == text):
                 raise self._decides("condition", condition)
-        return [(node, Held(chosen=True, whole=held.whole))]
+        floats = (isinstance(getattr(arm, "value", None), float) for arm in arms)
+        return [(node, Held(chosen=not all(floats), whole=held.whole))]
 
     def _follow_attribute(self, node: ast.Attribute, held: Held) -> Iterable[Part]:
         """Of an attribute of what has the number."""
         name = node.attr
         call = self._parents[node]
         if isinstance(held.first, Field):
+            is_called = isinstance(call, ast.Call) and call.func is node
+            if name == "__dict__" or (is_called and name in FIELDS):
+                made = call if is_called else node
+                return [(made, held.element().inside(held.first.name or ANYWHERE))]
+            if is_called and name in COPIES:
+                return [(call, held)]
             if name == held.first.name:
                 return [(node, held.element())]
-            is_called = isinstance(call, ast.Call) and call.func is node
-            return self._follow_method(call if is_called else node, held, name)
+            parts = self._follow_method(call if is_called else node, held, name)
+            return parts if held.first.name else [*parts, (node, held.element())]
         if held.first is CALLED:
             return []
         if held.keys and name == "keys":
@@ -528,12 +700,24 @@ class Follow:
     def _follow_method(self, node: ast.AST, held: Held, *names: str) -> Iterable[Part]:
         """Of an object that has the number in a field, and whose method runs at `node`."""
         of = held.first.of if isinstance(held.first, Field) else None
-        found = (_definitions.method(of, name) for name in names) if of else iter(())
-        function = next((each for each in found if each is not None), None)
-        if function is None or (isinstance(node, ast.Attribute) and not is_property(function.node)):
+        if of is None:
             return []
-        name = function.source.self_of(function.node)
-        return self.received(node, self._use_of_argument(function, name, held)) if name else []
+        found = (_definitions.method(of, name) for name in names)
+        function = next((each for each in found if each is not None), None)
+        if function is None and not of.source.is_of_program and isinstance(node, ast.Call):
+            return [(node, held.element())]  # a method of a base class that is not known
+        if function is None and isinstance(node, ast.Call | ast.Attribute):
+            if not _definitions.has_field(of, names[0]):
+                function = _definitions.method(of, "__getattr__") or _definitions.method(
+                    of, "__getattribute__"
+                )
+                node = node.func if function and isinstance(node, ast.Call) else node
+        elif isinstance(node, ast.Attribute) and function and not is_property(function.node):
+            return []
+        name = function.source.self_of(function.node) if function is not None else None
+        if function is None or name is None:
+            return []
+        return self.received(node, self._use_of_argument(function, name, held))
 
     def _follow_argument(self, call: ast.AST, argument: ast.AST, held: Held) -> Iterable[Part]:
         """Of what is passed to a call."""
@@ -581,15 +765,17 @@ class Follow:
 
     def _functions_of(self, function: ast.expr) -> tuple[list[Function], bool]:
         """The functions of the program that a call may run, and whether it runs no others."""
-        found = meaning(self._source, function) if self._source.is_of_program else None
+        found = meaning(self._source, function)
         match found:
             case Function():
                 return [found], True
+            case _ if not self._source.is_of_program:
+                return [], False
             case Class():
                 method = _definitions.method(found, "__init__")
             case Object(of=of):
                 method = _definitions.method(of, "__call__") or _definitions.method(of, "forward")
-            case None if self._source.is_of_program:
+            case None:
                 return self._functions_that_may_be(function), False
             case _:
                 return [], False
@@ -657,6 +843,17 @@ class Follow:
             return [(call, held), *self._follow_method(call, held, "__post_init__")]
         if name in NAMESPACES and isinstance(argument, ast.keyword) and argument.arg:
             return [(call, held.inside(Field(None, argument.arg)))]
+        if name in SETS_ATTRIBUTE and len(call.args) > 2:
+            target, called, value = call.args[-3:]
+            text = called.value if isinstance(called, ast.Constant) else ""
+            if value is argument:
+                return self._loads_of_attribute(target, self._class_of(target), str(text), held)
+        is_first = isinstance(held.first, Field) and argument in call.args[:1]
+        if is_first and (parts := self._follow_fields(call, name, held)) is not None:
+            return parts
+        if name in LOADS and (saver := text_of(call.func)) != name:
+            self_parts = self._loads_of_file(f"{saver.rpartition('.')[0]}.{LOADS[name]}", held)
+            return [(call, held), *self_parts]
         is_object = isinstance(held.place, Field)
         is_key = isinstance(argument, ast.keyword) and argument.arg == "key"
         is_function = held.first is CALLED
@@ -671,10 +868,15 @@ class Follow:
             raise self._decides(what, call)
         finds = name == "where" and len(call.args) == 1 and isinstance(call.func, ast.Attribute)
         selects = (name in SELECT or finds) and not (is_key or is_function)
-        if (name in SHAPED and (held.integers or held.chosen)) or selects:
+        is_of_torch = text_of(call.func).partition(".")[0] in OF_TORCH and name not in TENSORS
+        may_be_size = held.integers if name in SHAPED else False
+        may_be_size |= held.chosen and (name in SHAPED or is_of_torch) and not is_object
+        if may_be_size or selects:
             raise self._decides("size", call)
         if name in ENDS:
             return [(call, held)] if held.chosen and name in OF_SHAPE else []
+        if name in TEXTS:
+            return [(call, held.in_text())]
         if name in FILLS | PUSH and isinstance(call.func, ast.Attribute):
             held = held.element() if name == "extend" else held
             filled = call.args[0] if name in PUSH else call.func.value
@@ -712,6 +914,43 @@ class Follow:
             first = call.args[0] if call.args else None
             stored = self._loads_of_object(call.func.value, held.inside(_key(first)))
         return [(call, whole), *stored]
+
+    def _follow_fields(self, call: ast.Call, name: str, held: Held) -> Iterable[Part] | None:
+        """Of an object that has the number in a field, and is the first argument of a call."""
+        field = held.first
+        assert isinstance(field, Field)
+        if name in FIELDS:
+            return [(call, held.element().inside(field.name or ANYWHERE))]
+        if name == "astuple":
+            return [(call, held.element().inside(ANYWHERE))]
+        if name in COPIES:
+            return [(call, held)]
+        if name == "getattr" and len(call.args) > 1:
+            asked = call.args[1]
+            if not isinstance(asked, ast.Constant) or asked.value == field.name:
+                return [(call, held.element())]
+            user = self._parents[call]
+            is_called = isinstance(user, ast.Call) and user.func is call
+            attribute = ast.Attribute(call.args[0], str(asked.value), ast.Load())
+            parts = self._follow_method(user if is_called else attribute, held, str(asked.value))
+            return [(call if node is attribute else node, each) for node, each in parts]
+        if name in ("float", "int", "next", "iter", "abs", "round"):
+            return self._follow_method(call, held, f"__{name}__")
+        return None
+
+    def _loads_of_file(self, loader: str, held: Held) -> Iterator[Part]:
+        """The calls of this function, such as "json.load", in the files of the program."""
+        for source in sources_with(f"{loader}(") if self._source.is_of_program else ():
+            for load in source.loads[loader]:
+                call = source.parents[load]
+                part = (call, held)
+                if not isinstance(call, ast.Call) or call.func is not load:
+                    continue
+                if source is self._source:
+                    yield part
+                elif part not in self._search.elsewhere:
+                    self._search.elsewhere.add(part)
+                    Follow(source, None, self).run([part])
 
     def _follow_order(self, call: ast.Call, held: Held, is_key: bool) -> Iterable[Part]:
         """Of the least, the greatest, or all of the arguments in an order that the number decides.

@@ -18,6 +18,7 @@ MAX_KEYS = 5
 class Field(NamedTuple):
     of: Class | None
     name: str
+    """Empty: any of its attributes may have it."""
     at: int | None = None
     """Of a named tuple."""
 
@@ -33,6 +34,11 @@ class Held(NamedTuple):
     """Where the number is, from the outermost container. Empty: it is no container, or unknown."""
     whole: bool = False
     """Integers or booleans were read, so a conversion to integers decides nothing."""
+    text: bool = False
+    """A text that shows the number."""
+
+    def in_text(self) -> Held:
+        return Held(text=True, whole=self.whole)
 
     def inside(self, key: Key) -> Held:
         return self._replace(keys=(key, *self.keys)[:MAX_KEYS])

@@ -334,6 +334,11 @@ def is_of_program(file: str) -> bool:
     )
 
 
+def is_of_torch(file: str) -> bool:
+    folders = getattr(sys.modules.get("torch"), "__path__", ())
+    return any(file.startswith(f"{folder}/") for folder in folders)
+
+
 _sources: dict[tuple[str, str], Source | None] = {}
 
 

@@ -20,7 +20,7 @@ import torch
 
 from ferro_alloc.sim import _float_uses, _follow, _held, _sources
 from ferro_alloc.sim._float_uses import reached
-from tests.python.sim.conftest import Simulate
+from tests.python.sim.conftest import Simulate, leave_out_what_is_loaded
 
 TRACKER = """\
 class Tracker:
@@ -376,6 +376,11 @@ DECIDES = [
     "x = w.to('cpu')\nx = x.unique()",
     "x = w.to('cpu').unique_consecutive(return_counts=True)",
     "import torch\nx = w.to('cpu')\nx = torch.masked_select(torch.ones(1), x > 0)",
+    "import torch\nimport torch.nn.functional as F\nn = 8 if w.item() > 3 else 16\n"
+    "x = F.interpolate(torch.zeros(1, 1, 4), size=n)",
+    "import torch\nn = 1 if w.item() > 3 else 2\nx = torch.zeros(4).unfold(0, n, 1)",
+    "import torch\nn = 1 if w.item() > 3 else 2\nx = torch.tile(torch.zeros(4), (n,))",
+    "import torch\nn = 1 if w.item() > 3 else 2\nx = torch.eye(n)",
     "import torch\nx = w.to('cpu')\nx = torch.ones(1).masked_select(x > 0)",
     "import torch\nx = torch.where(w.to('cpu') > 3)",
     "import torch\nx = torch.nonzero(w.to('cpu'), as_tuple=True)",
@@ -387,6 +392,190 @@ DECIDES = [
     "import torch\nx = w.to('cpu')\ny = x[torch.lt(x, 3)]",
     "import torch\nx = w.to('cpu')\ny = x[torch.isclose(x, x)]",
 ]
+STORE = """\
+class Store:
+    def __init__(self): self.n = 3
+    def __setattr__(self, name, value): object.__setattr__(self, name, value)
+"""
+LIMITED = """\
+class Limited:
+    n = 3
+    @property
+    def loss(self): return self.kept
+    @loss.setter
+    def loss(self, loss):
+        self.kept = loss
+        if loss > 3: pass
+"""
+LOGS = """\
+class Logs:
+    def __init__(self): self.kept = {'n': 3}
+    def __getattr__(self, name): return self.kept[name]
+    def __getitem__(self, name): return self.kept[name]
+    def __setitem__(self, name, value): self.kept[name] = value
+    def __iter__(self): return iter(self.kept.values())
+    def __lt__(self, other): return self.kept['loss'] < 3
+    def __float__(self): return self.kept['loss']
+    def put(self, loss): self.kept['loss'] = loss
+"""
+DECIDES_BY_REFLECTION = [
+    f"{STATS}from dataclasses import asdict\nd = asdict(Stats(1, w.item()))\n"
+    "if d['loss'] > 3: pass",
+    f"{STATS}from dataclasses import astuple\nstep, loss = astuple(Stats(1, w.item()))\n"
+    "if loss > 3: pass",
+    f"{STATS}from dataclasses import replace\ns = replace(Stats(1, w.item()), step=3)\n"
+    "if s.loss > 3: pass",
+    f"{STATS}import copy\ns = copy.copy(Stats(1, w.item()))\nif s.is_good: pass",
+    f"{STATS}s = Stats(1, w.item())\nfor loss in vars(s).values():\n    if loss > 3: pass",
+    "from typing import NamedTuple\nclass O(NamedTuple):\n    n: int\n    loss: float\n"
+    "d = O(3, w.item())._asdict()\nif d['loss'] > 3: pass",
+    "from typing import NamedTuple\nclass O(NamedTuple):\n    n: int\n    loss: float\n"
+    "o = O(3, w.item())._replace(n=4)\nif o.loss > 3: pass",
+    f"{TRACKER}t = Tracker()\nt.put(w.item())\nif vars(t)['total'] > 3: pass",
+    f"{TRACKER}t = Tracker()\nt.put(w.item())\nif t.__dict__['total'] > 3: pass",
+    f"{TRACKER}t = Tracker()\nt.put(w.item())\nif t.__dict__.get('total') > 3: pass",
+    f"{TRACKER}t = Tracker()\nt.put(w.item())\nif getattr(t, 'total') > 3: pass",
+    f"{TRACKER}t = Tracker()\nt.put(w.item())\nif getattr(t, 'mean') > 3: pass",
+    f"{TRACKER}t = Tracker()\nt.put(w.item())\nif getattr(t, 'value')() > 3: pass",
+    f"{TRACKER}t = Tracker()\nt.put(w.item())\nfor name in ['total']:\n"
+    "    if getattr(t, name) > 3: pass",
+    f"{TRACKER}t = Tracker()\nsetattr(t, 'total', w.item())\nif t.total > 3: pass",
+    f"{TRACKER}t = Tracker()\nfor name in ['total']: setattr(t, name, w.item())\n"
+    "if t.total > 3: pass",
+    f"{TRACKER}t = Tracker()\nfor name in ['total']: setattr(t, name, w.item())\n"
+    "if t.value() > 3: pass",
+    f"{TRACKER}t = Tracker()\nvars(t)['total'] = w.item()\nif t.total > 3: pass",
+    f"{TRACKER}t = Tracker()\nt.__dict__['total'] = w.item()\nif t.value() > 3: pass",
+    f"{TRACKER}t = Tracker()\nt.__dict__.update(total=w.item())\nif t.total > 3: pass",
+    "from types import SimpleNamespace\ns = SimpleNamespace(loss=w.item())\n"
+    "if vars(s)['loss'] > 3: pass",
+    f"{STORE}s = Store()\ns.loss = w.item()\nif s.loss > 3: pass",
+    "class S:\n    def __setattr__(self, name, value):\n        if value > 3: pass\n"
+    "s = S()\ns.loss = w.item()",
+    f"{LIMITED}x = Limited()\nx.loss = w.item()",
+    f"{LIMITED}def put(x): x.loss = w.item()\nput(Limited())",
+    f"{LIMITED}x = Limited()\nsetattr(x, 'loss', w.item())",
+    f"{LIMITED}class More(Limited): pass\nx = More()\nx.loss = w.item()",
+    f"{LOGS}x = Logs()\nx.put(w.item())\nif x.loss > 3: pass",
+    f"{LOGS}x = Logs()\nx.put(w.item())\nif x['loss'] > 3: pass",
+    f"{LOGS}x = Logs()\nx['loss'] = w.item()\nif x['loss'] > 3: pass",
+    f"{LOGS}x = Logs()\nx.put(w.item())\nfor loss in x:\n    if loss > 3: pass",
+    f"{LOGS}x = Logs()\nx.put(w.item())\nif x < Logs(): pass",
+    f"{LOGS}x = Logs()\nx.put(w.item())\nif float(x) > 3: pass",
+    # An object that the number chose may be None.
+    "x = None if w.item() > 3 else 3\nif x is None: pass",
+    "x = None if w.item() > 3 else 3\nif x is not None: pass",
+]
+DECIDES_AS_TEXT = [
+    "x = float(f'{w.item():.3f}')\nif x > 3: pass",
+    "x = float(str(w.item()))\nif x > 3: pass",
+    "x = float('%.3f' % w.item())\nif x > 3: pass",
+    "x = float('{:.3f}'.format(w.item()))\nif x > 3: pass",
+    "t = format(w.item(), '.3f')\nif float(t.strip()) > 3: pass",
+    "x = int(f'{w.item():.0f}')",
+    "def text(x): return f'{x:.3f}'\nif float(text(w.item())) > 3: pass",
+    "def low(t): return float(t) < 3\nif low(f'{w.item()}'): pass",
+    "import json\nh = json.loads(json.dumps({'loss': w.item()}))\nif h['loss'] > 3: pass",
+    "import ast\nif ast.literal_eval(repr(w.item())) > 3: pass",
+]
+DECIDES_AFTER_A_FILE = [
+    "import json\nwith open(path, 'w') as f: json.dump({'loss': w.item()}, f)\n"
+    "with open(path) as f: h = json.load(f)\nif h['loss'] > 3: pass",
+    "import pickle\nwith open(path, 'wb') as f: pickle.dump([w.item()], f)\n"
+    "with open(path, 'rb') as f: h = pickle.load(f)\nfor loss in h:\n    if loss > 3: pass",
+    "import torch\ntorch.save({'loss': w.item(), 'n': 3}, path)\n"
+    "def load():\n    kept = torch.load(path)\n    return kept['loss']\nif load() > 3: pass",
+]
+SHOWN_BY_REFLECTION = [
+    f"{STATS}from dataclasses import asdict, replace\nd = asdict(Stats(1, w.item()))\n"
+    "if d['step'] > 3 or replace(Stats(1, w.item()), step=3).step > 3: print(d)",
+    f"{TRACKER}t = Tracker()\nt.put(w.item())\nif vars(t)['count'] > 3: print(vars(t))",
+    f"{TRACKER}t = Tracker()\nt.put(w.item())\nif getattr(t, 'count') > 3: print(t.total)",
+    f"{TRACKER}t = Tracker()\nsetattr(t, 'total', w.item())\nif t.count > 3: print(t.total)",
+    f"{LIMITED}class Other:\n    def put(self): self.loss = w.item()\nx = Other()\nx.put()\n"
+    "if Limited().n > 3: print(x.loss)",
+    f"{LOGS}x = Logs()\nx.put(w.item())\nprint(x.loss, x['loss'], *x)",
+    "import json\nprint(json.dumps({'loss': w.item()}), float(f'{w.item():.3f}'))",
+    "import torch\ntorch.save({'loss': w.item(), 'n': 3}, path)\nkept = torch.load(path)\n"
+    "if kept['n'] > 3: print(kept['loss'])",
+    "losses = {}\nlosses[f'{w.item()}'] = 3\nif f'{w.item()}'.startswith('n'): pass",
+]
+BRANCHES_THAT_SHOW = [
+    "best, at = 9.0, 0\nfor step in range(3):\n    loss = w.item()\n    if loss < best:\n"
+    "        best, at = loss, step\n        print(best)\nprint(best, at)",
+    f"{STOPPER}stopper = Stopper()\nstopper(w.item())\nprint(stopper.best)",
+    "import torch\nmodel = torch.nn.Linear(1, 1)\nbest = 9.0\nloss = w.item()\n"
+    "if loss < best:\n    best = loss\n    torch.save(model.state_dict(), path)",
+    "def save(model, best):\n    if best: print('best')\nloss = w.item()\nsave(3, loss < 3)",
+    "import torch\nopt = torch.optim.SGD([torch.zeros(1)])\n"
+    "rates = torch.optim.lr_scheduler.StepLR(opt, 1)\nif w.item() > 3: rates.step()",
+]
+BRANCHES_THAT_DECIDE = [
+    "best, bad = 9.0, 0\nfor _ in range(3):\n    loss = w.item()\n"
+    "    if loss < best: best, bad = loss, 0\n    else: bad += 1\n    if bad > 2: break",
+    f"{STOPPER}class Patient(Stopper):\n    def step(self, loss):\n        self.bad = 0\n"
+    "        if loss < self.best:\n            self.bad += 1\n        return self.bad > 2\n"
+    "if Patient().step(w.item()): raise SystemExit",
+    "import copy, torch\nmodel = torch.nn.Linear(1, 1)\n"
+    "if w.item() < 3: kept = copy.deepcopy(model.state_dict())",
+    "import torch\nmodel = torch.nn.Linear(1, 1)\n"
+    "if w.item() < 3: kept = {k: v.clone() for k, v in model.state_dict().items()}",
+    "import torch\nx = torch.zeros(3)\nif w.item() < 3: best = x",
+    "size = 3\nif w.item() < 3: size = 4\nx = w.reshape(size)",
+    "import torch\nsize, best = 3, 9.0\nfor n in range(3):\n    loss = w.item()\n"
+    "    if loss < best: best, size = loss, n\n"
+    "x = torch.nn.functional.interpolate(torch.zeros(1, 1, 4), size=size + 1)",
+    "best, at = 9.0, 0\nfor n in range(3):\n    loss = w.item()\n"
+    "    if loss < best: best, at = loss, n\ndef start(f): f(at)\nstart(print)",
+    "best = 9.0\nloss = w.item()\nif loss < best: best = loss\nn = int(best)",
+    "best = 9.0\nloss = w.item()\nif loss < best: best = loss\nwhile best > 3: pass",
+    "kept = None\nloss = w.item()\nif loss < 3: kept = loss\nif kept is not None: x = w.reshape(3)",
+    "if w.item() > 3: print(eval('3'))",
+]
+PACKAGE = """\
+class Meter:
+    def __init__(self): self.total, self.count = 0.0, 0
+    def update(self, x): self._add(x.item())
+    def _add(self, loss):
+        self.total += loss
+        self.count += 1
+    @property
+    def mean(self): return self.total / self.count
+    def compute(self): return self.total
+def read(x): return both(x)[0]
+def both(x):
+    loss = x.item()
+    return loss, 3
+def stop(x): return True if x.item() > 3 else False
+def silent(x):
+    x.item()
+    return 3
+def inner(loss): return 3 if loss > 3 else 4
+def nested(x): return inner(x.item())
+def low(loss):
+    if loss > 3: return 4
+    return 3
+def fit(x): return low(x.item())
+"""
+OF_PACKAGES_DECIDES = [
+    "if package.read(w) > 3: pass",
+    "loss, n = package.both(w)\nwhile loss > 3: pass",
+    "m = package.Meter()\nm.update(w)\nif m.total > 3: pass",
+    "m = package.Meter()\nm.update(w)\nif m.mean > 3: pass",
+    "m = package.Meter()\nm.update(w)\nif m.compute() > 3: pass",
+    "class Mine(package.Meter): pass\nm = Mine()\nm.update(w)\nif m.compute() > 3: pass",
+    "x = range(int(package.read(w)))",
+    "x = range(package.nested(w))",
+]
+OF_PACKAGES_SHOWN = [
+    "print(package.read(w))",
+    "loss, n = package.both(w)\nif n > 4: print(loss)",
+    "m = package.Meter()\nm.update(w)\nif m.count > 3: print(m.total, m.mean, m.compute())",
+    "if package.silent(w) > 4: pass",
+    "package.fit(w)",
+]
+
+
 SHOWN = [
     "import torch\nx = w.to('cpu')\nprint(torch.where(x > 0, x, 3), x.gt(0))",
     "x = w.to('cpu')\nprint(x.eq(x).float().mean())",
@@ -573,6 +762,7 @@ SHOWN = [
     "        self.loss, self.step = w.item(), 3\n        self.call('on_end')\nRun().fit()",
     "def run(loss, model): return loss\nloss = run(w.item(), 3)\nprint(loss)",
     "lr = 0.1 if w.item() < 3 else 0.01\nopt = {'lr': lr}\nprint(opt)",
+    "import torch\nrate = 0.1 if w.item() < 3 else 0.01\nx = torch.clamp(torch.ones(3), max=rate)",
     "from textwrap import shorten\nprint(shorten('x', 9) if w.item() > 3 else 'y')",
     "from typing import NamedTuple\nfrom collections import namedtuple\n"
     "M = namedtuple('M', 'class loss', rename=True)\nm = M(1, w.item())\nprint(m)",
@@ -633,18 +823,31 @@ class Number:
         return self
 
 
-def run(program: str, folder: Path, text: bytes | None = b"as the program") -> list[bool]:
-    return number_of(program, folder, text).decided
+def run(
+    program: str,
+    folder: Path,
+    text: bytes | None = b"as the program",
+    is_main: bool = False,
+) -> list[bool]:
+    return number_of(program, folder, text, is_main).decided
 
 
-def number_of(program: str, folder: Path, text: bytes | None = b"as the program") -> Number:
-    """`text`: what the program's file has when the program runs; None: it is removed."""
+def number_of(
+    program: str,
+    folder: Path,
+    text: bytes | None = b"as the program",
+    is_main: bool = False,
+) -> Number:
+    """`text`: what the program's file has when the program runs; None: it is removed. `is_main`:
+    the file is a module with the name that a started program has."""
     file = folder / "program.py"
     text = program.encode() if text == b"as the program" else text
     if text is not None:
         file.write_bytes(text)
     number = Number()
-    exec(compile(program, str(file), "exec"), {"w": number, "math": math})
+    names = {"w": number, "math": math, "path": str(folder / "saved")}
+    names |= {"__name__": "__main__", "__file__": str(file)} if is_main else {}
+    exec(compile(program, str(file), "exec"), names)
     return number
 
 
@@ -749,16 +952,59 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     del sys.modules["parts"]
 
 
-@pytest.mark.parametrize("program", DECIDES)
+@pytest.mark.parametrize(
+    "program", [*DECIDES, *DECIDES_BY_REFLECTION, *DECIDES_AS_TEXT, *DECIDES_AFTER_A_FILE]
+)
 def test_it_decides(program: str, tmp_path: Path) -> None:
     assert run(program, tmp_path)[0], program
 
 
-@pytest.mark.parametrize("program", SHOWN)
+@pytest.mark.parametrize("program", [*SHOWN, *SHOWN_BY_REFLECTION])
 def test_it_is_only_shown(program: str, tmp_path: Path) -> None:
     decided = run(program, tmp_path)
     assert decided
     assert not any(decided), program
+
+
+@pytest.mark.parametrize("program", BRANCHES_THAT_SHOW)
+def test_a_branch_only_shows(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_out_what_is_loaded(monkeypatch)
+    decided = run(program, tmp_path, is_main=True)
+    assert decided
+    assert not any(decided), program
+
+
+@pytest.mark.parametrize("program", BRANCHES_THAT_DECIDE)
+def test_a_branch_decides(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_out_what_is_loaded(monkeypatch)
+    assert run(program, tmp_path, is_main=True)[0], program
+
+
+@pytest.fixture(params=["package", "torch"])
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: Any) -> None:
+    """An installed package that the program can import, or a module of torch."""
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "package.py").write_text(PACKAGE)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setitem(sys.modules, "package", ModuleType("package"))  # restored
+    del sys.modules["package"]
+    if request.param == "torch":
+        monkeypatch.setattr(torch, "__path__", [*torch.__path__, str(folder)])
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize("use", OF_PACKAGES_DECIDES)
+def test_what_a_package_returns_decides(use: str, tmp_path: Path) -> None:
+    assert run(f"import package\n{use}", tmp_path)[0], use
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize("use", OF_PACKAGES_SHOWN)
+def test_what_a_package_returns_is_shown(use: str, tmp_path: Path) -> None:
+    decided = run(f"import package\n{use}", tmp_path)
+    assert decided
+    assert not any(decided), use
 
 
 @pytest.mark.usefixtures("parts")
@@ -815,7 +1061,9 @@ OF_INTEGERS = [
     ("if w > 3 > 4:\n    pass\nelif w:\n    print(3)", "the condition at program.py:1"),
     ("x = not w\nif x: pass", "the condition at program.py:2"),
     ("x = w or 4\nprint(x)", ""),
-    ("x = 3 if w else 4\nprint(x)", ""),
+    ("x = 3 if w else 4\nprint(x)", "the condition at program.py:1"),
+    ("n = w.item()\nx = 1 / n if n > 0 else 0\nprint(x)", "the condition at program.py:2"),
+    ("n = w.item()\nx = 1 / n if n > 0 else 0\nif x > 3: pass", "the condition at program.py:3"),
     ("x = 3 if w else 4\nif x > 3: pass", "the condition at program.py:2"),
     ("n = w.item()\nx = math.sin(n)\nif n > 3: pass", "the condition at program.py:3"),
     ("n = int(w.item())\ny = range(int(n))", "the size at program.py:2"),
@@ -1010,7 +1258,7 @@ USES = [
     "h = torch.empty(3)\nh[1] = w\nif h.mean() > 3: pass",
     "for loss in map(float, [w]):\n    if loss > 3: pass",
     "def read():\n    yield w.item()\nfor loss in read():\n    if loss > 3: pass",
-    f"{STOPPER}def fit(stopper): stopper.step(w.item())\nfit(Stopper())",
+    f"{STOPPER}            weights.sum()\ndef fit(stopper): stopper.step(w.item())\nfit(Stopper())",
     """\
 class Model(torch.nn.Module):
     def forward(self, x):
@@ -1082,3 +1330,41 @@ def test_a_loop_that_shows_its_loss_fits(simulate: Simulate, loop: str) -> None:
     done, result = simulate(UNKNOWN + loop)
     assert (done.returncode, result["verdict"]) == (0, "fits"), done.stderr
     assert {read["learned"] for read in result["uncomputed"]} == {"float"}
+
+
+SCALER = """\
+import torch
+model = torch.nn.Linear(2048, 2048).cuda()
+x = torch.randn(2048, 2048, device="cuda")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+rates = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+scaler = torch.amp.GradScaler("cuda")
+for _ in range(3):
+    scale = scaler.get_scale()
+    scaler.scale(model(x).sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    print(scale)
+"""
+
+
+@pytest.mark.parametrize(
+    ("use", "reached"),
+    [
+        ("print(scaler.get_scale())", ""),
+        ("if scaler.get_scale() < scale: print('skipped')", ""),
+        ("if scaler.get_scale() >= scale: rates.step()", ""),
+        ("if scaler.get_scale() < scale: x.sum()", "the condition at train.py:13"),
+        ("is_less = scaler.get_scale() < scale\n    while is_less: break", "the condition at "),
+        ("n = int(scaler.get_scale())", "the conversion to an integer at train.py:13"),
+    ],
+)
+def test_what_torch_reads_for_the_program_may_decide(
+    simulate: Simulate, use: str, reached: str
+) -> None:
+    done, result = simulate(f"{SCALER}    {use}")
+    wanted = (13, "fits as far as known") if reached else (0, "fits")
+    assert (done.returncode, result["verdict"]) == wanted, done.stderr
+    found = {read["reached"] for read in result["uncomputed"]} - {""}
+    assert len(found) == bool(reached)
+    assert all(each.startswith(reached) for each in found)

@@ -758,7 +758,7 @@ def test_numbers_that_follow_from_choices_are_no_zeros(simulate: Simulate) -> No
 DRAWN_BRANCH = """\
 counts = torch.bincount(unknown.argmax(1), minlength=2048).float()
 balance = (counts.std() / counts.mean()).item()
-if balance > 3: print(balance)
+if balance > 3: unknown.sum()
 """
 
 
