@@ -66,6 +66,11 @@ class Branches:
             found += targets
         return found
 
+    def chooses_host(self, source: Source, choice: ast.IfExp, is_held: IsHeld) -> bool:
+        """Does a conditional expression choose from what takes no memory of a card?"""
+        self._is_held = is_held
+        return self._is_of_host(source, choice.body) and self._is_of_host(source, choice.orelse)
+
     def _targets(self, source: Source, line: ast.stmt) -> list[ast.expr] | None:
         match line:
             case ast.Pass() | ast.Expr(value=ast.Constant()):

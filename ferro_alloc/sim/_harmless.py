@@ -249,7 +249,7 @@ class _Search:
         self._branches = Branches(program, names)
         self._rest: list[Part] = []
         self._seen: set[Part] = set()
-        self._branches_left: list[tuple[Source, ast.If]] = []
+        self._branches_left: list[tuple[Source, ast.If | ast.IfExp]] = []
         """To look at when all that gets the number is known."""
         self._held: set[ast.AST] = set()
         """Targets and parameters that get the number."""
@@ -334,6 +334,9 @@ class _Search:
                 go_on(held.number())
             case ast.IfExp(test=test) if test is not node:
                 go_on(held)
+            case ast.IfExp() if not isinstance(node, ast.Call):
+                _check(not held.is_object)
+                self._branches_left.append((source, parent))
             case ast.BoolOp(values=[*_, last]) if last is node:
                 go_on(held)
             case ast.Tuple(elts=elements, ctx=ast.Load()):
@@ -390,8 +393,12 @@ class _Search:
             node, at = at, source.parents[at]
         return isinstance(at, ast.If) and at.test is node
 
-    def _branch(self, source: Source, branch: ast.If) -> None:
-        """Follows what a branch assigns, which the number decides on."""
+    def _branch(self, source: Source, branch: ast.If | ast.IfExp) -> None:
+        """Follows what a branch assigns or gives, which the number decides on."""
+        if isinstance(branch, ast.IfExp):
+            _check(self._branches.chooses_host(source, branch, self._held.__contains__))
+            self._add(source, branch, LOOSE)
+            return
         targets = self._branches.assigned(source, branch, self._held.__contains__)
         if targets is None:
             raise HarmfulError
@@ -422,7 +429,11 @@ class _Search:
                 return held.moved()
             case ast.Mult():
                 return held.moved() if self._names.is_number(source, other) else LOOSE
-            case ast.Div() | ast.FloorDiv() if is_left or self._names.is_positive(source, right):
+            case ast.Div() | ast.FloorDiv() if (
+                is_left
+                or self._names.is_positive(source, right)
+                or self._names.is_tested(source, right)
+            ):
                 return held.moved()
             case ast.Mod() if is_left:
                 return held.fixed().moved()

@@ -151,6 +151,25 @@ class Names:
                 )
         return False
 
+    def is_tested(self, source: Source, node: ast.expr) -> bool:
+        """Is it the `n` of `1 / n if n > 0 else 0`?"""
+        parent = source.parents[node]
+        user = source.parents[parent]
+        if not isinstance(node, ast.Name) or not isinstance(user, ast.IfExp):
+            return False
+        match user.test:
+            case ast.Name(id=name):
+                pass
+            case ast.Compare(
+                left=ast.Name(id=name),
+                ops=[ast.Gt() | ast.NotEq()],
+                comparators=[ast.Constant(value=0)],
+            ):
+                pass
+            case _:
+                return False
+        return name == node.id and user.body is parent
+
     def gets_only(self, source: Source, name: ast.Name, what: str) -> bool:
         """Does a variable of a function or of the main file get only such values?"""
         variables = variables_of(source)

@@ -118,6 +118,12 @@ class Programs:
         def one() -> str:
             return self._number(depth + 1)
 
+        if self._has_branches and self._random.random() < 0.2:
+            name = self._pick(*NUMBERS)
+            return self._pick(
+                f"({one()} / {name} if {name} > 0 else {one()})",
+                f"({one()} if {name} > {one()} else {self._pick(*NUMBERS)})",
+            )
         if self._uses_sizes():
             return self._pick(
                 f"count({one()})",
