@@ -224,9 +224,18 @@ def read_table(file: Path) -> list[tuple[Convolution, str, bool]]:
     """The cases of a table, without their bytes."""
     found = []
     for line in file.read_text().splitlines():
-        row = json.loads(line.rstrip(",").replace("{", "[").replace("}", "]"))
-        kind, last, transposed, images, inputs, outputs, groups, *sizes, _bytes = row
-        size, window, stride, padding = (tuple(each) for each in sizes)
+        head, images, inputs, outputs, groups, *rest = map(int, line.rstrip(",").split(","))
+        even, dimensions, transposed, last, kind = (
+            head // 36,
+            head // 12 % 3 + 1,
+            head // 6 % 2,
+            head // 3 % 2,
+            head % 3,
+        )
+        step = 1 if even else dimensions
+        size, window, stride, padding = (
+            tuple(rest[i * step : (i + 1) * step]) * (dimensions // step) for i in range(4)
+        )
         shape = Convolution(
             images, inputs, outputs, size, window, stride, padding, groups, bool(transposed)
         )
@@ -236,12 +245,15 @@ def read_table(file: Path) -> list[tuple[Convolution, str, bool]]:
 
 def row(shape: Convolution, kind: str, last: bool, bytes_of: dict[str, int]) -> str:
     """A line of the table; csrc/sim/libraries/cudnn/measured.cpp names its columns."""
-    sizes = (shape.size, *map(shape.each, (shape.window, shape.stride, shape.padding)))
-    lists = [f"{{{','.join(map(str, each))}}}" for each in sizes]
-    lists.append(f"{{{','.join(str(bytes_of[name]) for name in PASSES)}}}")
-    first = (TYPES.index(kind), int(last), int(shape.transposed), shape.images)
-    numbers = (*first, shape.inputs, shape.outputs, shape.groups)
-    return f"{{{','.join(map(str, numbers))},{','.join(lists)}}},"
+    dimensions = len(shape.size)
+    sizes = (list(shape.size), *map(shape.each, (shape.window, shape.stride, shape.padding)))
+    even = all(len(set(each)) == 1 for each in sizes)
+    head = TYPES.index(kind) + 3 * last + 6 * shape.transposed + 12 * (dimensions - 1) + 36 * even
+    numbers = [head, shape.images, shape.inputs, shape.outputs, shape.groups]
+    for each in sizes:
+        numbers += each[:1] if even else each
+    numbers += [bytes_of[name] for name in PASSES]
+    return f"{','.join(map(str, numbers))},"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

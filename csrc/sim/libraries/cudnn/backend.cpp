@@ -8,6 +8,7 @@
 #include "sim/libraries/cudnn/workspaces.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -91,6 +92,24 @@ constexpr Names kConvolutions[] = {
      CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC},
 };
 
+using Numbers = std::vector<std::int64_t>;
+
+// Of images, window, strides, paddings and dilations, one number for each dimension.
+void set_sizes(ConvolutionShape& shape, const std::array<Numbers, 5>& numbers) {
+  ConvolutionShape::Sizes* const all[] = {&shape.size, &shape.window, &shape.stride, &shape.padding,
+                                          &shape.dilation};
+  shape.dimensions = static_cast<int>(std::min<std::size_t>(numbers[0].size(), 3));
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    std::copy_n(numbers[i].begin(), std::min<std::size_t>(numbers[i].size(), 3), all[i]->begin());
+  }
+  // PyTorch runs a convolution of one dimension as one of images with a single row.
+  const bool single_row = shape.dimensions == 2 && shape.size[0] == 1 && shape.window[0] == 1 &&
+                          shape.stride[0] == 1 && shape.padding[0] == 0;
+  if (!single_row || shape.channels_last) return;
+  shape.dimensions = 1;
+  for (ConvolutionShape::Sizes* const sizes : all) std::swap((*sizes)[0], (*sizes)[1]);
+}
+
 std::optional<Convolution> convolution(const Descriptor& operation) {
   for (const Names& names : kConvolutions) {
     if (operation.type() != names.type) continue;
@@ -99,22 +118,21 @@ std::optional<Convolution> convolution(const Descriptor& operation) {
     const auto weights = tensor(operation.first(names.weights));
     const Descriptor* const geometry = operation.first(names.geometry);
     if (!images || !results || !weights || geometry == nullptr) return std::nullopt;
-    const auto steps = geometry->integers(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES);
     ConvolutionShape shape;
     shape.images = images->sizes[0];
     shape.inputs = images->sizes[1];
     shape.outputs = results->sizes[1];
-    shape.input_places = images->places();
-    shape.output_places = results->places();
-    shape.window = weights->places();
     shape.groups = shape.inputs / std::max<std::int64_t>(weights->sizes[1], 1);
     shape.element = images->element;
     shape.is_half = images->is_half;
-    shape.is_volume = images->sizes.size() == 5;
-    shape.strided = std::any_of(steps.begin(), steps.end(), [](auto step) { return step != 1; });
     // With one channel both layouts are the same.
     shape.channels_last =
         shape.inputs > 1 ? images->strides[1] == 1 : results->strides[1] == 1 && shape.outputs > 1;
+    set_sizes(shape, {Numbers(images->sizes.begin() + 2, images->sizes.end()),
+                      Numbers(weights->sizes.begin() + 2, weights->sizes.end()),
+                      geometry->integers(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES),
+                      geometry->integers(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS),
+                      geometry->integers(CUDNN_ATTR_CONVOLUTION_DILATIONS)});
     return Convolution{shape, names.pass};
   }
   return std::nullopt;
@@ -201,7 +219,7 @@ cudnnStatus_t finalize(Descriptor& descriptor) {
       const bool with_workspace = !index.empty() && index[0] == kWithWorkspace;
       const Workspace workspace =
           with_workspace ? workspace_of(found->shape, found->pass) : Workspace{};
-      if (!workspace.is_exact && TensorCopies(found->shape).all() >= kLarge) {
+      if (!workspace.is_exact && found->shape.tensor_bytes() >= kLarge) {
         ferro_sim_note_derived_workspace();
       }
       set_integer(descriptor, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
@@ -224,8 +242,8 @@ Operands operands_of(const Descriptor& pack) {
 
 cudnnStatus_t run_convolution(CUstream stream, const Convolution& c, const Operands& operands) {
   const ConvolutionShape& s = c.shape;
-  const std::int64_t results = s.images * s.output_places;
-  const std::int64_t window = s.inputs / s.groups * s.window;
+  const std::int64_t results = s.images * s.output_places();
+  const std::int64_t window = s.inputs / s.groups * s.window_places();
   const Precision precision = s.element == 4  ? Precision::kSingle
                               : s.element > 4 ? Precision::kDouble
                                               : Precision::kHalf;
