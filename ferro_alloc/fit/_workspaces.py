@@ -1,7 +1,7 @@
 """Programs whose convolutions, transforms or solvers may have had other workspaces on a card.
 
-Those that no GPU was asked for are derived from similar ones. Of programs with convolutions, four
-of 33 reserved 3 to 7 % more or less on an H200 under native than simulated.
+Those that no GPU was asked for are predicted, or derived from similar ones. Four of 33 programs
+reserved 4 to 6 % more or less on an H200 under native than simulated.
 
 With `torch.backends.cudnn.benchmark` cuDNN tries up to ten algorithms, and takes memory for the
 largest workspace. The simulated cuDNN has two. A U-Net reserved 10 % more on an H200.
