@@ -24,6 +24,7 @@ from typing import NamedTuple
 from ferro_alloc.sim._branches import LOGS, SAVES, Branches, prints, shows
 from ferro_alloc.sim._names import DEEP, OWN, Function, Names
 from ferro_alloc.sim._program import Program, program_around
+from ferro_alloc.sim._selections import selects_one
 from ferro_alloc.sim._sources import (
     Position,
     Source,
@@ -132,6 +133,8 @@ def is_harmless(frame: FrameType, as_text: bool = False) -> bool:
         while as_text and not is_of_program(frame.f_code.co_filename):
             frame = frame.f_back  # type: ignore[assignment]
         code = frame.f_code
+        if not as_text and selects_one(frame, _operation(code, frame.f_lasti)):
+            return True
         key = (code.co_filename, str(frame.f_globals.get("__name__")), code, frame.f_lasti, as_text)
         if key not in _known:
             _known[key] = _is_harmless(frame, as_text)

@@ -941,6 +941,19 @@ optimizer.load_state_dict(kept["o"])
 print(list(range(kept["epoch"])))
 torch.save({"count": mask.sum()}, "/dev/null")
 """
+SELECTED = """\
+class Kept: pass
+kept = Kept()
+kept.cost = logits()
+cost = logits()[:50, :40]
+row, step = cost.argmin() // 40, 3
+for _ in range(2):
+    cost[row] = float("inf")
+    cost[row, 1:-1] += 1
+    kept.cost[row, step]
+    kept.cost[:, -1 - row % 10] = cost[0, 0]
+    print(cost[row].shape)
+"""
 BEST = f"""\
 model = torch.nn.Linear(8, 8).cuda()
 {ACCURACY}best, state = 0.0, None
@@ -955,7 +968,7 @@ for epoch in range(2):
 
 
 @pytest.mark.parametrize(
-    "program", [ACCURACY, COUNTS, PREDICTIONS, TOKENS, IMAGE, METERS, TEXTS, SAVED, BEST]
+    "program", [ACCURACY, COUNTS, PREDICTIONS, TOKENS, IMAGE, METERS, TEXTS, SAVED, SELECTED, BEST]
 )
 def test_a_program_that_shows_integers_fits(simulate: Simulate, program: str) -> None:
     done, result = simulate(UNKNOWN + program)
@@ -978,6 +991,12 @@ def test_a_program_that_shows_integers_fits(simulate: Simulate, program: str) ->
         f"{METERS}print(list(range(int(meter.average()))))",
         f"{TEXTS}n = int(f'{{mask.sum()}}')\nprint(list(range(n)))",
         f"{BEST}print(list(range(best_epoch)))",
+        f"{SELECTED}parts = [cost, cost[0]]\nparts[row % 2]",
+        f"{SELECTED}cost[:row]",
+        f"{SELECTED}cost[1:5, row:]",
+        f"{SELECTED}part = slice(0, row)\ncost[part]",
+        f"{SELECTED}cost[1, slice(row)]",
+        f"{SELECTED}torch.zeros(3, 4)[(row, slice(row))]",
         f"{BEST.replace('v.cpu()', 'v.clone()')}",
     ],
 )
