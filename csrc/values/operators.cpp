@@ -131,9 +131,23 @@ class Wrapper : public c10::OperatorKernel {
 
   // Decompositions of unknown matrices succeed.
   static void assume_success(const at::Tensor& codes) {
-    if (codes.is_cuda() && codes.numel() > 0 &&
-        gpu().least_certainty(reinterpret_cast<std::uint64_t>(codes.data_ptr()), codes.nbytes()) !=
-            FERRO_SIM_KNOWN) {
+    struct {
+      std::uint64_t address;
+      std::size_t bytes;
+      int certainty;
+    } found{reinterpret_cast<std::uint64_t>(codes.data_ptr()), codes.nbytes(), FERRO_SIM_KNOWN};
+    if (!codes.is_cuda() || codes.numel() == 0) {
+      return;
+    }
+    // As the check itself does.
+    at::cuda::getCurrentCUDAStream(codes.device().index()).synchronize();
+    gpu().at_once(
+        [](void* at) {
+          auto& asked = *static_cast<decltype(found)*>(at);
+          asked.certainty = gpu().least_certainty(asked.address, asked.bytes);
+        },
+        &found);
+    if (found.certainty != FERRO_SIM_KNOWN) {
       codes.zero_();
     }
   }
@@ -156,24 +170,6 @@ class Wrapper : public c10::OperatorKernel {
   const bool computable_;
   const bool may_benchmark_;  // cuDNN compares its algorithms, if the program asks for that
   const SparseEvaluation sparse_;
-};
-
-// The check of a decomposition whose codes are on the host. Within an operator of the GPU, MAGMA has
-// computed them from memory that holds no results.
-class HostCheck : public c10::OperatorKernel {
- public:
-  explicit HostCheck(c10::SafeKernelFunction kernel) : kernel_(std::move(kernel)) {}
-
-  void operator()(const OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
-    if (gpu().counts()->operators > 0) {
-      const std::size_t arguments = op.schema().arguments().size();
-      torch::jit::peek(*stack, 0, arguments).toTensor().zero_();
-    }
-    kernel_.callBoxed(op, keys, stack);
-  }
-
- private:
-  const c10::SafeKernelFunction kernel_;
 };
 
 class Listener : public c10::OpRegistrationListener {
@@ -208,7 +204,7 @@ bool has_kernel(const OperatorHandle& op, DispatchKey key) {
                                            "aten::conj_physical_", "aten::_is_all_true",
                                            "aten::_linalg_check_errors"};
   return op.hasKernelForDispatchKey(key) ||
-         ((key == DispatchKey::CUDA || key == DispatchKey::CPU) &&
+         (key == DispatchKey::CUDA &&
           std::find(std::begin(kOfAllDevices), std::end(kOfAllDevices), op.operator_name().name) !=
               std::end(kOfAllDevices));
 }
@@ -217,8 +213,6 @@ bool has_kernel(const OperatorHandle& op, DispatchKey key) {
 // compute is unknown, unless `sparse_evaluation` knows them.
 constexpr DispatchKey kKeys[] = {DispatchKey::CUDA, DispatchKey::SparseCUDA,
                                  DispatchKey::SparseCsrCUDA, DispatchKey::QuantizedCUDA};
-// Of the host's operators, only a check is wrapped.
-constexpr DispatchKey kHostKey = DispatchKey::CPU;
 
 // Calls PyTorch's function, and makes its result unknown memory. Without the stack of a boxed kernel,
 // which takes longer.
@@ -244,12 +238,6 @@ using EmptyStrided = Unset<&at::native::empty_strided_cuda, at::IntArrayRef, at:
 std::optional<WrappedKernel> wrapped_kernel(const OperatorHandle& op, DispatchKey key) {
   using c10::KernelFunction;
   OperatorTraits traits = traits_of(op);
-  if (key == DispatchKey::CPU) {
-    return traits.checks_success
-               ? std::optional(WrappedKernel{KernelFunction::makeFromBoxedFunctor(
-                     std::make_unique<HostCheck>(op.getComputedKernelForDispatchKey(key)))})
-               : std::nullopt;
-  }
   const bool calls_another = traits.name == "aten::zero_" && key == DispatchKey::CUDA;  // fill_
   if (traits.kind == Kind::kView || calls_another) {
     return std::nullopt;
@@ -289,21 +277,17 @@ void wrap_unseen() {
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : names) {
     const auto op = dispatcher.findSchema(name);
-    const auto wrap = [&](DispatchKey key) {
+    for (const DispatchKey key : kKeys) {
       std::optional<WrappedKernel> kernel =
           op && has_kernel(*op, key) ? wrapped_kernel(*op, key) : std::nullopt;
       if (!kernel) {
-        return;
+        continue;
       }
       auto handle =
           dispatcher.registerImpl(name, key, std::move(kernel->function), kernel->signature,
                                   nullptr, "values of the simulated GPU");
       const std::lock_guard lock(w.mutex);
       w.handles.push_back(std::move(handle));
-    };
-    std::ranges::for_each(kKeys, wrap);
-    if (name.name == "aten::_linalg_check_errors") {
-      wrap(kHostKey);
     }
   }
 }
