@@ -31,10 +31,10 @@ constexpr string_view kNothing[] = {"aten::set_",
                                     "aten::_cudnn_rnn_flatten_weight"};
 constexpr string_view kReads[] = {"aten::_local_scalar_dense"};
 // They read the values that determine their sizes through other operators. `linalg_lstsq` has none on
-// the GPU.
-constexpr string_view kSizedByOthers[] = {"aten::masked_select", "aten::index",
+// the GPU, and `_ctc_loss` follows lengths that are on the host.
+constexpr string_view kSizedByOthers[] = {"aten::masked_select",     "aten::index",
                                           "aten::repeat_interleave", "aten::bincount",
-                                          "aten::linalg_lstsq"};
+                                          "aten::linalg_lstsq",      "aten::_ctc_loss"};
 constexpr string_view kPositions[] = {
     "aten::argmax",    "aten::argmin", "aten::topk",   "aten::sort",       "aten::argsort",
     "aten::kthvalue",  "aten::mode",   "aten::cummax", "aten::cummin",     "aten::median",

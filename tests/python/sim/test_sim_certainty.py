@@ -72,6 +72,31 @@ def test_one_assumption_can_be_chosen(simulate: Simulate, rows: str, count: int)
     assert (result["rows"], result["all_rows"], result["few_rows"]) == (rows, None, None)
 
 
+SEQUENCES = f"""\
+{UNKNOWN}
+from torch.nn.functional import ctc_loss
+weights.requires_grad_()
+scores = (weights @ weights)[:80].view(80, 16, 128).log_softmax(-1)
+labels, lengths = torch.randint(1, 128, (16, 30), device="cuda"), torch.full((16,), 20)
+ctc_loss(scores, labels, torch.full((16,), 80), LENGTHS).backward()
+"""
+
+
+@pytest.mark.parametrize("lengths", ["lengths", "lengths.cuda()", "lengths.tolist()"])
+def test_a_loss_of_sequences_follows_known_lengths(simulate: Simulate, lengths: str) -> None:
+    program = SEQUENCES.replace("LENGTHS", lengths)
+    if "list" in lengths:
+        program = program.replace("torch.full((16,), 80)", "(80,) * 16")
+    done, result = simulate(program)
+    assert (done.returncode, result["uncomputed"]) == (0, []), done.stderr
+
+
+def test_a_loss_of_sequences_reads_unknown_lengths(simulate: Simulate) -> None:
+    program = SEQUENCES.replace("LENGTHS", "unknown[0, :16].long().clamp(1, 30)")
+    done, result = simulate(program)
+    assert (done.returncode, learned(result)) == (13, {"train.py:9": "integer"}), done.stderr
+
+
 SAVED = f"""\
 {UNKNOWN}
 import io, pickle
