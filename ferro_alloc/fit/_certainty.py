@@ -30,8 +30,11 @@ ROWS = ("zeros", "none", "all")
 masks are false everywhere and rows as few as possible, or masks are true and rows as many."""
 ALONE = "-alone"
 """Behind "none" and "all": only rows are assumed, and masks are those of zeros."""
-OTHERWISE = "so it may have ended earlier or taken another way than on a card, or used less memory"
-OR_FITS = "so it may have taken another way than on a card, where it may need less memory"
+_TO_DO = "; what to do: docs/will-it-fit.md#how-sure-a-verdict-is"
+OTHERWISE = (
+    f"so it may have ended earlier or taken another way than on a card, or used less memory{_TO_DO}"
+)
+OR_FITS = f"so it may have taken another way than on a card, where it may need less memory{_TO_DO}"
 """What is unsure of a program that fits, and of one that ran out of memory."""
 AMOUNTS = {"fewest": "as few rows as possible", "most": "as many rows as possible"}
 """Of sizes that are not those of zeros, or are extremes of what there can be."""

@@ -1,4 +1,4 @@
-"""Operators that the simulated GPU refused, because it does not have their library.
+"""Operators that the simulated GPU refused, because it lacks functions of their library.
 
 A program that caught the error went another way than on a card. One that ended by it tells nothing
 about the memory that it would have needed after that.
@@ -75,7 +75,7 @@ def end_lines(result: Result) -> list[str]:
 
 
 def _needs(each: Result) -> str:
-    return f"{each['operator']} needs {each['library']}, which the simulated GPU does not have"
+    return f"{each['operator']} needs functions of {each['library']} that the simulated GPU lacks"
 
 
 def _advice(each: Result) -> str:

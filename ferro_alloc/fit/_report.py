@@ -14,6 +14,8 @@ from ferro_alloc.sim._missing import times
 
 SMALLEST_SHARE = 0.002
 """Minimum share of held memory for a kind or a line to be listed."""
+NAMED_SHARE = 0.1
+"""Minimum share of a line's memory for a kind to be named behind it."""
 UNUSED = "no memory of a GPU was used, so this says nothing about a GPU"
 NO_DEVICE = "invalid device ordinal"
 """In the error of CUDA for a device that there is not."""
@@ -81,7 +83,7 @@ def verdict(result: Result) -> str:
         return f"{result['verdict'].upper()}, with {room}"
     if end := _refused.end_of(result):
         return (
-            f"NOT KNOWN: the simulated GPU does not have {end['library']}, and that ended the "
+            f"NOT KNOWN: the simulated GPU lacks functions of {end['library']}, and that ended the "
             f"program. Until then it FITS, with {room}"
         )
     return f"FITS as far as it ran, with {room}: {_end(result)}"
@@ -113,29 +115,42 @@ def _end(result: Result) -> str:
     return f"it ended with status {result['program_status']} ({name}{at}){more}"
 
 
-def _with_other_rows(result: Result) -> str:
+def _spare_text(result: Result) -> str:
+    return size_text(min(device["spare_bytes"] for device in result["devices"]))
+
+
+def _is_same(result: Result, other: Result) -> bool:
+    """Whether a run with other rows fits with the same spare memory."""
+    both_fit = result["verdict"] in FITTING and other["verdict"] in FITTING
+    return both_fit and _spare_text(result) == _spare_text(other)
+
+
+def with_other_rows(result: Result) -> str:
     """What runs with other rows change of the verdict, for its line."""
-    found = []
+    found, same = [], []
     for run in _range.EXTRA_RUNS:
         rows = {"all": "all rows", "none": "the fewest rows"}[run.rows]
         other = result[run.key]
         if other is None:
             is_lost = any(lost["rows"] == run.rows for lost in result["lost_runs"])
             found += [f"not known with {rows}"] if is_lost else []
+        elif _is_same(result, other):
+            same.append(f"with {rows}")
         elif other["verdict"] in FITTING and result["verdict"] in FITTING:
-            spare = min(device["spare_bytes"] for device in other["devices"])
-            found.append(f"{size_text(spare)} with {rows}")
+            found.append(f"{_spare_text(other)} with {rows}")
         elif other["verdict"] in FITTING:
             found.append(f"it FITS with {rows}")
         elif other["verdict"] != RAN_OUT:
             found.append(f"not known with {rows}")
         elif result["verdict"] != RAN_OUT:
             found.append(f"it DOES NOT FIT with {rows}")
+    if same:
+        found.insert(0, f"the same {' and '.join(same)}")
     return "".join(f"; {each}" for each in found)
 
 
 def range_of(result: Result) -> list[str]:
-    """Lines about the runs with as many and with as few rows as possible, if there were some."""
+    """Lines about the runs with as many and with as few rows as possible, if these differ."""
     lines = []
     for run, amount in zip(_range.EXTRA_RUNS, ("many", "few"), strict=True):
         found = result[run.key]
@@ -147,6 +162,8 @@ def range_of(result: Result) -> list[str]:
         if found is None:
             continue
         first = found.get("instead_of")
+        if first is None and _is_same(result, found) and result["verdict"] == found["verdict"]:
+            continue  # the verdict's line says so
         if first is not None:
             lines.append(f"  with {amount} it {early_end(first)}")
             amount += ", and masks as of zeros,"
@@ -172,14 +189,18 @@ def early_end(result: Result) -> str:
     return f"ended early, with {size_text(peak)} in use until then ({why})"
 
 
+def memory_text(card: Result) -> str:
+    """The memory of a card, for a title."""
+    return f"{size_text(card['memory_bytes'])}{' (set)' if card['own_memory'] else ''}"
+
+
 def lines_of(result: Result) -> list[str]:
     """The whole report."""
     card = result["card"]
     count = len(result["devices"])
     name = f"{f'{count} x ' if count > 1 else ''}{card['name']}"
-    size = f"{size_text(card['memory_bytes'])}{' (set)' if card['own_memory'] else ''}"
-    head = f"{name}, {size}, allocator {result['allocator']}"
-    said = f"{verdict(result)}{_with_other_rows(result)}"
+    head = f"{name}, {memory_text(card)}, allocator {result['allocator']}"
+    said = f"{verdict(result)}{with_other_rows(result)}"
     lines = ["", f"simulated {head}", f"  {said}", *_refused.end_lines(result)]
     failure = result["out_of_memory"]
     if not result["gpu_used"] and not failure:
@@ -196,6 +217,9 @@ def lines_of(result: Result) -> list[str]:
     if failure and "requested_bytes" in failure:
         lines += _parts(failure, "at that moment")
     for device in result["devices"]:
+        if count > 1 and _is_unused(device):
+            lines += ["", f"  device {device['index']}: not used"]
+            continue
         lines += ["", *([f"  device {device['index']}"] if count > 1 else [])]
         lines += _device(result, device)
     if result["unknown_kinds"]:
@@ -223,6 +247,10 @@ def _cause(result: Result, failure: Result) -> list[str]:
             f"{size_text(failure['limit_bytes'])}, the limit by {limits} in the program"
         )
     return lines
+
+
+def _is_unused(device: Result) -> bool:
+    return not device["peak_in_use_bytes"]
 
 
 def _device(result: Result, device: Result) -> list[str]:
@@ -257,7 +285,7 @@ def _parts(held: Result, title: str) -> list[str]:
         if size > SMALLEST_SHARE * total
     ]
     places = [
-        (_place(line), size_text(line["bytes"]), _main_kind(line))
+        (_place(line), size_text(line["bytes"]), _kinds_of(line))
         for line in held["lines"]
         if line["bytes"] > SMALLEST_SHARE * total
     ]
@@ -283,5 +311,10 @@ def _place(line: Result) -> str:
     return f"{line['file']}:{line['line']} {line['function']}{node}"
 
 
-def _main_kind(line: Result) -> str:
-    return KIND_NAMES[next(iter(line["kinds"]))]
+def _kinds_of(line: Result) -> str:
+    """The kinds of a line's memory, the largest first."""
+    return ", ".join(
+        KIND_NAMES[kind]
+        for kind, size in line["kinds"].items()
+        if size >= NAMED_SHARE * line["bytes"]
+    )

@@ -20,7 +20,7 @@ from ferro_alloc.fit import _certainty, _refused, _workspaces
 from ferro_alloc.fit._allocators import ALLOCATORS
 from ferro_alloc.fit._lost import LostError, ending
 from ferro_alloc.fit._range import EXTRA_RUNS
-from ferro_alloc.fit._report import TOO_TIGHT, UNUSED, how_to_use, range_of
+from ferro_alloc.fit._report import TOO_TIGHT, UNUSED, how_to_use, memory_text, range_of
 from ferro_alloc.fit._result import (
     AS_FAR_AS_KNOWN,
     DOES_NOT_FIT,
@@ -250,7 +250,7 @@ def comparison(result: Result) -> list[str]:
         )
         row = (run["allocator"], verdict, reserved, used, room)
         rows.append((*row, *(_with_rows(run[other.key]) for other in extra)))
-    title = f"simulated {card['name']}, {size_text(card['memory_bytes'])}"
+    title = f"simulated {card['name']}, {memory_text(card)}"
     lines = ["", title, *(f"  {line}" for line in conclusions(runs)), "", *table(rows), ""]
     unsure = next((run for run in runs if not _certainty.is_sure(run)), None)
     if unsure is not None:
@@ -566,7 +566,7 @@ def answer_of(question: Question, answer: Result) -> list[str]:
             verdict = "does not fit with all rows"
         row = (str(each["value"]), verdict, used, room)
         rows.append((*row, *([_with_rows(each["all_rows"])] if has_more else [])))
-    head = f"{card['name']}, {size_text(card['memory_bytes'])}, allocator {tries[0]['allocator']}"
+    head = f"{card['name']}, {memory_text(card)}, allocator {tries[0]['allocator']}"
     said, more = _answer(question, answer)
     return ["", f"simulated {head}", f"  {said}", "", *table(rows), *more]
 
@@ -603,8 +603,10 @@ def _answer(question: Question, answer: Result) -> tuple[str, list[str]]:
     lines += [f"  {TOO_TIGHT}"] if best["tight"] else []
     bound = " (the upper bound)" if answer["largest"] == question.high else ""
     if start := answer["unchanged_from"]:
-        bound += (
-            f": from {start} on the peak no longer grows, so the program may have "
-            "no more data, limit the value, or not read it"
+        return (
+            f"every {name} up to {answer['largest']}{bound} fits{known}: from {start} on the peak "
+            "no longer grows, so the program may have no more data, limit the value, or not read "
+            "it",
+            lines,
         )
     return f"the largest {name} that fits{known} is {answer['largest']}{bound}", lines

@@ -573,7 +573,7 @@ def run_of(verdict: str, *, learned: str = "float", most: Result | None = None) 
     return {
         "verdict": verdict,
         "allocator": "native",
-        "card": {"name": "H", "memory_bytes": 8 * GIB},
+        "card": {"name": "H", "memory_bytes": 8 * GIB, "own_memory": False},
         "values": True,
         "rows": "none",
         "partial": "",

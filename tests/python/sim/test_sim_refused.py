@@ -45,8 +45,8 @@ def test_a_program_that_catches_a_refusal_fits_as_far_as_known(
     assert "\n  FITS AS FAR AS KNOWN, with " in done.stderr
     assert (
         "  the program went on after calls that the simulated GPU refused:\n"
-        f"    train.py:5 (once): {operator} needs {library}, which the simulated GPU does not have "
-        f"(do it on the CPU)\n  {OTHERWISE}"
+        f"    train.py:5 (once): {operator} needs functions of {library} that the simulated GPU "
+        f"lacks (do it on the CPU)\n  {OTHERWISE}"
     ) in done.stderr
 
 
@@ -118,7 +118,9 @@ def test_a_program_that_runs_out_after_a_refusal(
     done, _ = simulate(program, "--memory", "2g", *options)
     assert done.returncode == 12, done.stderr
     assert "DOES NOT FIT AS FAR AS KNOWN" in done.stderr
-    assert "train.py:5 (once): aten::_sparse_sparse_matmul needs cuSPARSE" in done.stderr
+    assert (
+        "train.py:5 (once): aten::_sparse_sparse_matmul needs functions of cuSPARSE" in done.stderr
+    )
 
 
 UNUSED = """\
@@ -147,7 +149,7 @@ solve()
 """
 FROM = f"try: {PRODUCT}\n    except RuntimeError as e: raise ValueError('no') from e"
 EXITS = f"try: {PRODUCT}\n    except RuntimeError as error: sys.exit('no')"
-SAID = "aten::_sparse_sparse_matmul needs cuSPARSE, which the simulated GPU does not have"
+SAID = "aten::_sparse_sparse_matmul needs functions of cuSPARSE that the simulated GPU lacks"
 
 
 @pytest.mark.parametrize("more", ["pass", FROM, EXITS], ids=["itself", "from", "exit"])
@@ -160,8 +162,8 @@ def test_a_program_that_a_refusal_ends(simulate: Simulate, more: str) -> None:
     assert result["ended_by"] == ""
     report = done.stderr[done.stderr.index("\nsimulated ") :].splitlines()
     assert report[2].startswith(
-        "  NOT KNOWN: the simulated GPU does not have cuSPARSE, and that ended the program. Until "
-        "then it FITS, with "
+        "  NOT KNOWN: the simulated GPU lacks functions of cuSPARSE, and that ended the program. "
+        "Until then it FITS, with "
     )
     assert report[3] == f"  train.py:{line}: {SAID} (do it on the CPU)"
     assert "went on after" not in done.stderr

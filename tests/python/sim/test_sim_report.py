@@ -226,6 +226,58 @@ def test_the_fullest_of_several_devices_is_named(simulate: Simulate) -> None:
     )
 
 
+def test_a_device_without_memory_in_use_takes_one_line(simulate: Simulate) -> None:
+    done, _ = simulate(TWO.replace("cuda:0", "cpu"), "--count", "2")
+    assert "\n  device 0: not used\n\n  device 1\n  memory of the card " in done.stderr
+    assert done.stderr.count("memory of the card") == 1
+
+
+SEVERAL_KINDS = """\
+import torch
+model = torch.nn.Linear(1024, 1024, device="cuda"); x = torch.ones(512, 1024, device="cuda")
+model(x).sum().backward()
+"""
+
+
+def test_a_line_names_the_kinds_of_its_memory(simulate: Simulate) -> None:
+    done, result = simulate(SEVERAL_KINDS)
+    (line,) = (each for each in result["devices"][0]["lines"] if each["line"] == 2)
+    assert list(line["kinds"])[:2] == ["parameters", "activations"], line
+    assert "train.py:2 <module> " in done.stderr
+    (said,) = (text for text in done.stderr.splitlines() if "train.py:2 <module> " in text)
+    assert said.endswith(" parameters, activations")
+
+
+@pytest.mark.parametrize(
+    ("options", "program"),
+    [
+        ((), ()),
+        (("--compare",), ()),
+        (("--what-if", "batch=1..1"), ("--batch", "1")),
+    ],
+)
+def test_a_memory_that_was_set_is_in_the_title(
+    simulate: Simulate, options: tuple[str, ...], program: tuple[str, ...]
+) -> None:
+    done, _ = simulate(
+        "import torch\ntorch.ones(4, device='cuda')",
+        *("--memory", "2g", *options),
+        arguments=program,
+    )
+    assert "simulated NVIDIA H100 80GB HBM3, 2.00 GiB (set)" in done.stderr
+
+
+def test_other_rows_that_change_nothing_take_no_line(simulate: Simulate) -> None:
+    program = f"{UNKNOWN}\nif (score > 0).any():\n    torch.ones(4).sum()"
+    done, _ = simulate(program)
+    assert verdict_of(done.stderr).endswith("; the same with all rows")
+    assert "with as many rows as possible" not in done.stderr
+    other = run_of("fits as far as known")
+    both = run_of("fits as far as known") | {"all_rows": other, "few_rows": other}
+    assert _report.with_other_rows(both) == "; the same with all rows and with the fewest rows"
+    assert _report.range_of(both) == []
+
+
 @pytest.mark.parametrize("is_installed", [True, False])
 def test_processes_without_a_gpu_are_explained(
     monkeypatch: pytest.MonkeyPatch, is_installed: bool

@@ -47,8 +47,8 @@ def test_more_than_the_data_set_changes_nothing(monkeypatch: pytest.MonkeyPatch)
     assert (answer["largest"], answer["unchanged_from"], answer["sure"]) == (1 << 20, 128, True)
     assert lines[1].startswith("simulated ")
     assert lines[2].startswith(
-        "  the largest --batch that fits is 1048576 (the upper bound): from 128 on the peak no "
-        "longer grows, so the program may have no more data, "
+        "  every --batch up to 1048576 (the upper bound) fits: from 128 on the peak no longer "
+        "grows, so the program may have no more data, "
     )
 
 
