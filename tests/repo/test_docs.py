@@ -23,6 +23,9 @@ NOW = [page for page in PAGES if page.name != "CHANGELOG.md"]
 MODULE = re.compile(r"(?:-m |`)(benchmarks(?:\.\w+)+)")
 FILE = re.compile(r"`((?:\.ci|benchmarks|csrc|docs|ferro_alloc|tests|tools)/[^`\s]*)`")
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+SECTION = re.compile(r"\]\(([^)#\s]*)#([^)\s]+)\)")
+PRINTED = re.compile(r"\b(docs/[\w/-]+\.md)#([\w-]+)")
+"""In the texts of the package."""
 
 
 def options_in_table(page: Path) -> dict[str, str]:
@@ -44,6 +47,30 @@ def test_links_lead_to_files(page: Path) -> None:
     for target in LINK.findall(page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def sections_of(page: Path) -> set[str]:
+    """The anchors that GitHub makes of the page's headings."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    plain = (re.sub(r"[^\w\- ]", "", heading.strip().lower()) for heading in headings)
+    return {heading.replace(" ", "-") for heading in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_sections(page: Path) -> None:
+    for target, section in SECTION.findall(page.read_text()):
+        if (target.endswith(".md") and "://" not in target) or not target:
+            linked = page.parent / target if target else page
+            assert section in sections_of(linked), f"{page.name} links to {target}#{section}"
+
+
+def test_printed_sections_exist() -> None:
+    files = [*ROOT.glob("ferro_alloc/**/*.py"), *ROOT.glob("csrc/**/*.cpp")]
+    printed = [found for file in files for found in PRINTED.findall(file.read_text())]
+    assert printed
+    for page, section in printed:
+        assert section in sections_of(ROOT / page), f"{page}#{section}"
 
 
 @pytest.mark.parametrize("page", NOW, ids=lambda page: str(page.relative_to(ROOT)))
