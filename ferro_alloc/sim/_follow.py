@@ -222,6 +222,9 @@ class Follow:
 
     def read(self, node: ast.AST, held: Held) -> Iterable[Part]:
         """The expressions with the number that the instruction at this expression reads."""
+        if held.whole and not self._only_returns and self._source.is_condition(node):
+            # A tensor is the condition: `_harmless` takes it as decisive, whatever the branch does.
+            raise self._decides("condition", node)
         match node:
             case ast.Call(func=function, keywords=keywords) as call:
                 name = name_of(function)

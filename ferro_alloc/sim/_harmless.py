@@ -331,7 +331,7 @@ class _Search:
             case ast.If(test=test) if test is node:
                 _check(not held.is_object)
                 self._branches_left.append((source, parent))
-            case ast.BoolOp(values=values) if self._is_test(source, parent):
+            case ast.BoolOp(values=values) if source.is_condition(parent):
                 after = values[_place(node, values) + 1 :]
                 _check(all(self._branches.is_simple(source, each) for each in after))
                 go_on(held.number())
@@ -386,15 +386,6 @@ class _Search:
 
     def _parent(self, source: Source, node: ast.AST) -> ast.AST:
         return source.parents[node]
-
-    def _is_test(self, source: Source, node: ast.AST) -> bool:
-        """Is it a condition of a statement, or a part of one?"""
-        at = node
-        while isinstance(at, ast.BoolOp) or (
-            isinstance(at, ast.UnaryOp) and isinstance(at.op, ast.Not)
-        ):
-            node, at = at, source.parents[at]
-        return isinstance(at, ast.If) and at.test is node
 
     def _branch(self, source: Source, branch: ast.If | ast.IfExp) -> None:
         """Follows what a branch assigns or gives, which the number decides on."""

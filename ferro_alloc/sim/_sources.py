@@ -152,6 +152,15 @@ class Source:
         """The innermost function or comprehension of a node, or the module."""
         return next(each for each in self.around(node) if isinstance(each, SCOPES))
 
+    def is_condition(self, node: ast.AST) -> bool:
+        """Is it the condition of an `if`, or a part of one?"""
+        at = self.parents[node]
+        while isinstance(at, ast.BoolOp) or (
+            isinstance(at, ast.UnaryOp) and isinstance(at.op, ast.Not)
+        ):
+            node, at = at, self.parents[at]
+        return isinstance(at, ast.If) and at.test is node
+
     def function(self, node: ast.AST) -> ast.AST:
         """The innermost function of a node, or the module."""
         return next(

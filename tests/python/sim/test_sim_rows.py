@@ -165,6 +165,15 @@ if (score > 0).any(dim=1).any():
 """
 
 
+@pytest.mark.parametrize("condition", ["MASK", "not MASK", "len(score) and MASK"])
+def test_a_mask_is_a_condition_whatever_its_branch_does(simulate: Simulate, condition: str) -> None:
+    asks = condition.replace("MASK", "(score > 0).any()")
+    done, result = simulate(f"{UNKNOWN}\nif {asks}: print('some')")
+    assert done.returncode == 13, done.stderr
+    assert "computed from zeros; it reached the condition at train.py:5\n" in done.stderr
+    assert result["all_rows"]["verdict"] == "fits as far as known"
+
+
 def test_a_program_that_asks_whether_a_mask_has_rows(simulate: Simulate) -> None:
     done, result = simulate(ASKS)
     assert done.returncode == 13, done.stderr
