@@ -119,10 +119,11 @@ def _spare_text(result: Result) -> str:
     return size_text(min(device["spare_bytes"] for device in result["devices"]))
 
 
-def _is_same(result: Result, other: Result) -> bool:
-    """Whether a run with other rows fits with the same spare memory."""
-    both_fit = result["verdict"] in FITTING and other["verdict"] in FITTING
-    return both_fit and _spare_text(result) == _spare_text(other)
+def is_same(result: Result, other: Result) -> bool:
+    """Whether a run with other rows fits as surely, with the same spare memory."""
+    fits = result["verdict"] in FITTING and not other.get("instead_of")
+    is_as_sure = result["verdict"] == other["verdict"]
+    return fits and is_as_sure and _spare_text(result) == _spare_text(other)
 
 
 def with_other_rows(result: Result) -> str:
@@ -134,7 +135,7 @@ def with_other_rows(result: Result) -> str:
         if other is None:
             is_lost = any(lost["rows"] == run.rows for lost in result["lost_runs"])
             found += [f"not known with {rows}"] if is_lost else []
-        elif _is_same(result, other):
+        elif is_same(result, other):
             same.append(f"with {rows}")
         elif other["verdict"] in FITTING and result["verdict"] in FITTING:
             found.append(f"{_spare_text(other)} with {rows}")
@@ -162,7 +163,7 @@ def range_of(result: Result) -> list[str]:
         if found is None:
             continue
         first = found.get("instead_of")
-        if first is None and _is_same(result, found) and result["verdict"] == found["verdict"]:
+        if is_same(result, found):
             continue  # the verdict's line says so
         if first is not None:
             lines.append(f"  with {amount} it {early_end(first)}")

@@ -20,7 +20,7 @@ from ferro_alloc.fit import _certainty, _refused, _workspaces
 from ferro_alloc.fit._allocators import ALLOCATORS
 from ferro_alloc.fit._lost import LostError, ending
 from ferro_alloc.fit._range import EXTRA_RUNS
-from ferro_alloc.fit._report import TOO_TIGHT, UNUSED, how_to_use, memory_text, range_of
+from ferro_alloc.fit._report import TOO_TIGHT, UNUSED, how_to_use, is_same, memory_text, range_of
 from ferro_alloc.fit._result import (
     AS_FAR_AS_KNOWN,
     DOES_NOT_FIT,
@@ -249,7 +249,7 @@ def comparison(result: Result) -> list[str]:
             size_text(peaks["peak_in_use_bytes"]),
         )
         row = (run["allocator"], verdict, reserved, used, room)
-        rows.append((*row, *(_with_rows(run[other.key]) for other in extra)))
+        rows.append((*row, *(_with_rows(run, run[other.key]) for other in extra)))
     title = f"simulated {card['name']}, {memory_text(card)}"
     lines = ["", title, *(f"  {line}" for line in conclusions(runs)), "", *table(rows), ""]
     unsure = next((run for run in runs if not _certainty.is_sure(run)), None)
@@ -284,11 +284,13 @@ def _not_simulated(runs: Sequence[Result]) -> list[str]:
     ]
 
 
-def _with_rows(result: Result | None) -> str:
-    """The cell of a run with other rows."""
+def _with_rows(first: Result, result: Result | None) -> str:
+    """The cell of a run with other rows than the first one."""
     if result is None:
         return ""
     used = size_text(_peaks(result)["peak_in_use_bytes"])
+    if is_same(first, result):
+        return "the same"
     if result["verdict"] == UNKNOWN:
         return f"ended early, {used} in use until then"
     of_zeros = ", masks as of zeros" if result.get("instead_of") else ""
@@ -565,7 +567,7 @@ def answer_of(question: Question, answer: Result) -> list[str]:
         if each["verdict"] in FITTING and not _fits(each):
             verdict = "does not fit with all rows"
         row = (str(each["value"]), verdict, used, room)
-        rows.append((*row, *([_with_rows(each["all_rows"])] if has_more else [])))
+        rows.append((*row, *([_with_rows(each, each["all_rows"])] if has_more else [])))
     head = f"{card['name']}, {memory_text(card)}, allocator {tries[0]['allocator']}"
     said, more = _answer(question, answer)
     return ["", f"simulated {head}", f"  {said}", "", *table(rows), *more]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ferro_alloc import _variable
-from ferro_alloc.fit import _range, _report
+from ferro_alloc.fit import _range, _report, _runs
 from ferro_alloc.fit._lost import LostError, ending
 from tests.python.commands import command
 from tests.python.sim.conftest import Simulate
@@ -276,6 +276,9 @@ def test_other_rows_that_change_nothing_take_no_line(simulate: Simulate) -> None
     both = run_of("fits as far as known") | {"all_rows": other, "few_rows": other}
     assert _report.with_other_rows(both) == "; the same with all rows and with the fewest rows"
     assert _report.range_of(both) == []
+    compared = {"runs": [both], "partial": ""}
+    (row,) = (text for text in _runs.comparison(compared) if text.startswith("  native "))
+    assert row.count(" the same") == 2
 
 
 @pytest.mark.parametrize("is_installed", [True, False])
