@@ -6,6 +6,8 @@
 #include <cmath>
 #include <cstddef>
 #include <span>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace ferro::sim {
@@ -89,54 +91,85 @@ Features features_of(const ConvolutionShape& s) {
   return features;
 }
 
-// Twice the kind of copies, plus 1 if the kernel needs more. Kinds: 0 for none; 1 to 7 for a sum of
-// 1 (images), 2 (results) and 4 (weights); 8 to 14 for the same with more channels.
+// What trees vote for: three times the kind of copies, plus 1 if the kernel needs more in proportion
+// to its product, or 2 if in bytes.
 using Answer = std::int64_t;
-constexpr std::int64_t kPlain = 7;
+constexpr Answer kNeeds = 3;
+constexpr Answer kNeedsBytes = 2;
+constexpr Answer kAnswers = 108;
+
+// A kind is 0 for no copies, or 7 * padding + a sum of 1 (images), 2 (results) and 4 (weights).
+enum class Padding { kNone, kChannels, kNoneOfEight, kChannelsOfEight, kEqual };
+constexpr std::int64_t kSums = 7;
+
+Padding padding_of(std::int64_t kind) { return static_cast<Padding>((kind - 1) / kSums); }
+
+struct Channels {
+  std::int64_t groups;
+  std::int64_t inputs, outputs;  // of each group
+};
+
+Channels channels_of(const ConvolutionShape& s, Padding padding) {
+  const std::int64_t in = s.inputs / s.groups;
+  const std::int64_t out = s.outputs / s.groups;
+  // Some kernels run for eight groups at a time, and copy only these.
+  const std::int64_t eight = std::min<std::int64_t>(s.groups, 8);
+  // Kernels for tensor cores read 16 bytes at once.
+  const std::int64_t step = 16 / s.element;
+  const auto padded = [&](std::int64_t count) { return divided(count, step) * step; };
+  switch (padding) {
+    case Padding::kNone:
+      return {s.groups, in, out};
+    case Padding::kChannels:
+      return {s.groups, padded(in), padded(out)};
+    case Padding::kNoneOfEight:
+      return {eight, in, out};
+    case Padding::kChannelsOfEight:
+      return {eight, padded(in), padded(out)};
+    case Padding::kEqual:
+      break;
+  }
+  // Kernels for small groups have as many outputs as inputs, a power of two.
+  const auto most = static_cast<std::uint64_t>(std::max(in, out));
+  const auto equal = std::max(step, static_cast<std::int64_t>(std::bit_ceil(most)));
+  return {s.groups, equal, equal};
+}
 
 std::int64_t copies(const ConvolutionShape& s, std::int64_t kind) {
-  // Kernels for tensor cores read 16 bytes at once.
-  const std::int64_t step = kind <= kPlain ? 1 : 16 / s.element;
-  const std::int64_t which = kind <= kPlain ? kind : kind - kPlain;
-  const auto channels = [&](std::int64_t count) { return divided(count, step) * step; };
+  if (kind == 0) return 0;
+  const Channels c = channels_of(s, padding_of(kind));
+  const std::int64_t which = (kind - 1) % kSums + 1;
   std::int64_t elements = 0;
-  if ((which & 1) != 0) elements += s.images * channels(s.inputs) * s.input_places();
-  if ((which & 2) != 0) elements += s.images * channels(s.outputs) * s.output_places();
-  if ((which & 4) != 0) {
-    elements += channels(s.outputs) * channels(s.inputs / s.groups) * s.window_places();
-  }
+  if ((which & 1) != 0) elements += s.images * c.groups * c.inputs * s.input_places();
+  if ((which & 2) != 0) elements += s.images * c.groups * c.outputs * s.output_places();
+  if ((which & 4) != 0) elements += c.groups * c.inputs * c.outputs * s.window_places();
   return elements * s.element;
 }
 
-// The rest is in units of these bytes: of partial sums, one for each element of the product.
-double unit(const ConvolutionShape& s, Pass pass) {
-  std::int64_t elements = 0;
+// Of the product, one for each element. Those of weight gradients are one slice of several, whose
+// channels fill accesses of 16 bytes.
+std::int64_t partial_sums(const ConvolutionShape& s, Pass pass, std::int64_t kind) {
+  constexpr std::int64_t kSum = 4;  // bytes
   switch (pass) {
     case Pass::kForward:
-      elements = s.images * s.outputs * s.output_places();
-      break;
+      return kSum * s.images * s.outputs * s.output_places();
     case Pass::kInputGradient:
-      elements = s.images * s.inputs * s.input_places();
-      break;
+      return kSum * s.images * s.inputs * s.input_places();
     case Pass::kWeightGradient:
-      elements = s.outputs * (s.inputs / s.groups) * s.window_places();
       break;
   }
-  return 4.0 * static_cast<double>(elements);
+  Padding padding = kind == 0 ? Padding::kChannels : padding_of(kind);
+  if (padding == Padding::kNone) padding = Padding::kChannels;
+  const Channels c = channels_of(s, padding);
+  return kSum * c.groups * c.inputs * c.outputs * s.window_places();
 }
 
-// Weight gradients add whole slices of partial sums, whose channels fill accesses of 16 bytes.
-std::int64_t rest_of(const ConvolutionShape& s, Pass pass, double rest) {
-  if (pass == Pass::kWeightGradient) {
-    constexpr double kAlmostOne = 0.9;
-    constexpr std::int64_t kSlack = 144;
-    constexpr std::int64_t kPaddedWeights = kPlain + 4;
-    constexpr std::int64_t kSum = 4;  // bytes
-    const std::int64_t slice = copies(s, kPaddedWeights) / s.element * kSum;
-    const double slices = rest / static_cast<double>(slice);
-    if (slices > kAlmostOne) return std::llround(slices) * slice + kSlack;
-  }
-  return static_cast<std::int64_t>(rest);
+std::int64_t rest_in_sums(const ConvolutionShape& s, Pass pass, std::int64_t kind, double rest) {
+  const std::int64_t sums = partial_sums(s, pass, kind);
+  constexpr double kAlmostOne = 0.9;
+  constexpr std::int64_t kSlack = 144;
+  if (pass == Pass::kWeightGradient && rest > kAlmostOne) return std::llround(rest) * sums + kSlack;
+  return static_cast<std::int64_t>(rest * static_cast<double>(sums));
 }
 
 struct Question {
@@ -144,24 +177,55 @@ struct Question {
   std::int64_t most;  // the first branch has at most this
 };
 
-// In preorder: the index of a question, or -1 - the value of a leaf.
-using Tokens = std::span<const std::int16_t>;
+// Trees in preorder, of numbers in one to three characters: twice the index of a question, or twice
+// the value of a leaf, plus 1.
+using Text = std::span<const std::string_view>;
+
+// Reads numbers of printable characters. The first tells how many follow.
+class Reader {
+ public:
+  explicit Reader(std::string_view text) : text_(text) {}
+
+  int next() {
+    constexpr int kDigits = 91;
+    constexpr int kAlone = 60;      // first digits of numbers of one character
+    constexpr int kAtMostTwo = 86;  // and of one or two
+    const int first = digit();
+    if (first < kAlone) return first;
+    const int second = (first - kAlone) * kDigits + digit();
+    constexpr int kOfTwo = (kAtMostTwo - kAlone) * kDigits;
+    if (second < kOfTwo) return kAlone + second;
+    return kAlone + kOfTwo + (second - kOfTwo) * kDigits + digit();
+  }
+
+ private:
+  // From '!', without the characters that mean something else in a literal.
+  int digit() {
+    const char c = text_.front();
+    text_.remove_prefix(1);
+    return c - '!' - (c > '"' ? 1 : 0) - (c > '?' ? 1 : 0) - (c > '\\' ? 1 : 0);
+  }
+
+  std::string_view text_;
+};
 
 struct Trees {
   std::span<const Question> questions;
-  Tokens votes;  // for an `Answer`
-  Tokens rests;  // binary logarithms, see `rest`
+  Text votes;  // for an `Answer`
+  Text rests;  // binary logarithms, see `predicted_workspace`
 };
+
+using std::string_view_literals::operator""sv;
 
 #include "sim/libraries/cudnn/predicted.inc"
 
 class Forest {
  public:
-  Forest(std::span<const Question> questions, Tokens tokens) : questions_(questions) {
-    nodes_.reserve(tokens.size());
-    for (std::size_t at = 0; at < tokens.size();) {
-      roots_.push_back(at);
-      at = read(tokens, at);
+  Forest(std::span<const Question> questions, Text text) : questions_(questions) {
+    for (std::string_view tree : text) {
+      roots_.push_back(nodes_.size());
+      Reader reader(tree);
+      read(reader);
     }
   }
 
@@ -169,30 +233,30 @@ class Forest {
   template <typename Take>
   void each(const Features& features, Take take) const {
     for (std::size_t at : roots_) {
-      while (nodes_[at].token >= 0) {
-        const Question& question = questions_[static_cast<std::size_t>(nodes_[at].token)];
+      while (!nodes_[at].is_leaf) {
+        const Question& question = questions_[nodes_[at].number];
         at = features[question.feature] <= question.most ? at + 1 : nodes_[at].other;
       }
-      take(-1 - nodes_[at].token);
+      take(nodes_[at].number);
     }
   }
 
-  std::size_t size() const { return roots_.size(); }
-
  private:
   struct Node {
-    std::int16_t token;
+    bool is_leaf;
+    std::uint16_t number;     // of the question, or the value
     std::uint32_t other = 0;  // the root of the second branch
   };
 
-  // Returns the index after the tree at `at`.
-  std::size_t read(Tokens tokens, std::size_t at) {
+  void read(Reader& reader) {
     const std::size_t root = nodes_.size();
-    nodes_.push_back({tokens[at]});
-    if (tokens[at] < 0) return at + 1;
-    const std::size_t second = read(tokens, at + 1);
-    nodes_[root].other = static_cast<std::uint32_t>(second);
-    return read(tokens, second);
+    const int number = reader.next();
+    const bool is_leaf = number % 2 != 0;
+    nodes_.push_back({is_leaf, static_cast<std::uint16_t>(number / 2)});
+    if (is_leaf) return;
+    read(reader);
+    nodes_[root].other = static_cast<std::uint32_t>(nodes_.size());
+    read(reader);
   }
 
   std::span<const Question> questions_;
@@ -207,6 +271,30 @@ struct Forests {
   Forest votes, rests;
 };
 
+// The answer with most votes. Kinds whose copies are equal here get each other's votes.
+Answer elected(const ConvolutionShape& s, const std::array<int, kAnswers>& votes) {
+  struct Candidate {
+    Answer answer;
+    std::int64_t copied;
+    int own, all;
+  };
+  std::vector<Candidate> candidates;
+  for (Answer answer = 0; answer < kAnswers; ++answer) {
+    const int own = votes[static_cast<std::size_t>(answer)];
+    if (own > 0) candidates.push_back({answer, copies(s, answer / kNeeds), own, 0});
+  }
+  for (Candidate& one : candidates) {
+    for (const Candidate& other : candidates) {
+      const bool is_equal =
+          one.copied == other.copied && one.answer % kNeeds == other.answer % kNeeds;
+      if (is_equal) one.all += other.own;
+    }
+  }
+  return std::ranges::max_element(candidates, {},
+                                  [](const Candidate& one) { return std::pair(one.all, one.own); })
+      ->answer;
+}
+
 const Forests& forests(Pass pass) {
   static const std::array<Forests, 3> all{Forests(kForwardTrees), Forests(kInputTrees),
                                           Forests(kWeightTrees)};
@@ -218,23 +306,25 @@ const Forests& forests(Pass pass) {
 std::int64_t predicted_workspace(const ConvolutionShape& s, Pass pass) {
   const Forests& trees = forests(pass);
   Features features = features_of(s);
-  std::array<int, 32> votes{};
+  std::array<int, kAnswers> votes{};
   trees.votes.each(features, [&](Answer answer) { ++votes[static_cast<std::size_t>(answer)]; });
-  const Answer chosen = std::ranges::max_element(votes) - votes.begin();
-  const std::int64_t kind = chosen / 2;
+  const Answer chosen = elected(s, votes);
+  const std::int64_t kind = chosen / kNeeds;
   const std::int64_t copied = copies(s, kind);
   // Kernels that copy align the copies.
   constexpr std::int64_t kAlignments = 144;
-  if (chosen % 2 == 0) return copied + (kind == 0 ? 0 : kAlignments);
+  if (chosen % kNeeds == 0) return copied + (kind == 0 ? 0 : kAlignments);
 
-  features[kFeatures] = kind;
+  features[kFeatures] = chosen;
   constexpr double kScale = 256;
   constexpr double kOffset = 32;
   std::vector<std::int64_t> logarithms;
   trees.rests.each(features, [&](std::int64_t value) { logarithms.push_back(value); });
   std::ranges::sort(logarithms);
   const auto median = static_cast<double>(logarithms[logarithms.size() / 2]);
-  return copied + rest_of(s, pass, unit(s, pass) * std::exp2(median / kScale - kOffset));
+  const double rest = std::exp2(median / kScale - kOffset);
+  if (chosen % kNeeds == kNeedsBytes) return copied + static_cast<std::int64_t>(rest);
+  return copied + rest_in_sums(s, pass, kind, rest);
 }
 
 }  // namespace ferro::sim

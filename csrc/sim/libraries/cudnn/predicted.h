@@ -2,8 +2,8 @@
 //
 // cuDNN's choice among its kernels is not documented. Decision trees that were trained on a million
 // answers of an H200 vote on the kind of kernel: which tensors it copies, whether it copies them
-// with more channels, and whether it needs more, such as partial sums. The bytes of copies follow
-// exactly from the shape. Other trees predict the rest.
+// with more channels or for eight groups at a time, and whether it needs more, such as partial sums.
+// The bytes of copies follow exactly from the shape. Other trees predict the rest.
 #pragma once
 
 #include "sim/libraries/cudnn/workspaces.h"

@@ -52,6 +52,23 @@ TEST(Workspaces, OfDilatedConvolutionsAreTheirOwn) {
   EXPECT_FALSE(workspace_of(shape, Pass::kForward).is_exact);
 }
 
+// Its kernel runs for eight of the 32 groups at a time: an H200 requests a quarter of copies of the
+// images, the results and the weights. No tree was trained on it.
+TEST(Workspaces, OfManyGroupsAreForEightOfThem) {
+  ConvolutionShape shape;
+  shape.images = 512;
+  shape.inputs = 1024;
+  shape.outputs = 2048;
+  shape.groups = 32;
+  shape.size = {32, 32, 1};
+  shape.window = {3, 3, 1};
+  shape.stride = {2, 2, 1};
+  shape.padding = {1, 1, 0};
+  const Workspace workspace = workspace_of(shape, Pass::kForward);
+  EXPECT_FALSE(workspace.is_exact);
+  EXPECT_NEAR(static_cast<double>(workspace.bytes), 768.5625 * (1 << 20), 4096);
+}
+
 // Near: within a tenth of the tensors, or within 1 MiB.
 double share_of_near(std::span<const MeasuredConvolution> others, Pass pass) {
   const auto near = std::ranges::count_if(others, [&](const MeasuredConvolution& other) {
@@ -70,9 +87,9 @@ TEST(Workspaces, OfNetworksAreMostlyNear) {
 }
 
 TEST(Workspaces, OfRandomShapesAreMostlyNear) {
-  EXPECT_GE(share_of_near(kOfRandomShapes, Pass::kForward), 0.91);
-  EXPECT_GE(share_of_near(kOfRandomShapes, Pass::kInputGradient), 0.93);
-  EXPECT_GE(share_of_near(kOfRandomShapes, Pass::kWeightGradient), 0.85);
+  EXPECT_GE(share_of_near(kOfRandomShapes, Pass::kForward), 0.92);
+  EXPECT_GE(share_of_near(kOfRandomShapes, Pass::kInputGradient), 0.94);
+  EXPECT_GE(share_of_near(kOfRandomShapes, Pass::kWeightGradient), 0.86);
 }
 
 }  // namespace sim_workspaces_test
