@@ -215,7 +215,7 @@ struct Trees {
   Text rests;  // binary logarithms, see `predicted_workspace`
 };
 
-using std::string_view_literals::operator""sv;
+using namespace std::string_view_literals;
 
 #include "sim/libraries/cudnn/predicted.inc"
 
