@@ -178,13 +178,15 @@ struct Question {
 };
 
 // Trees in preorder, of numbers in one to three characters: twice the index of a question, or twice
-// the value of a leaf, plus 1.
+// the value of a leaf, plus 1. No part is empty, and each may end within a tree or number.
 using Text = std::span<const std::string_view>;
 
 // Reads numbers of printable characters. The first tells how many follow.
 class Reader {
  public:
-  explicit Reader(std::string_view text) : text_(text) {}
+  explicit Reader(Text text) : text_(text) {}
+
+  bool is_at_end() const { return text_.empty(); }
 
   int next() {
     constexpr int kDigits = 91;
@@ -201,12 +203,16 @@ class Reader {
  private:
   // From '!', without the characters that mean something else in a literal.
   int digit() {
-    const char c = text_.front();
-    text_.remove_prefix(1);
+    const char c = text_.front()[read_++];
+    if (read_ == text_.front().size()) {
+      text_ = text_.subspan(1);
+      read_ = 0;
+    }
     return c - '!' - (c > '"' ? 1 : 0) - (c > '?' ? 1 : 0) - (c > '\\' ? 1 : 0);
   }
 
-  std::string_view text_;
+  Text text_;
+  std::size_t read_ = 0;  // of the first part
 };
 
 struct Trees {
@@ -222,9 +228,9 @@ using namespace std::string_view_literals;
 class Forest {
  public:
   Forest(std::span<const Question> questions, Text text) : questions_(questions) {
-    for (std::string_view tree : text) {
+    Reader reader(text);
+    while (!reader.is_at_end()) {
       roots_.push_back(nodes_.size());
-      Reader reader(tree);
       read(reader);
     }
   }
