@@ -131,25 +131,31 @@ class Wrapper : public c10::OperatorKernel {
 
   // Decompositions of unknown matrices succeed.
   static void assume_success(const at::Tensor& codes) {
-    struct {
-      std::uint64_t address;
-      std::size_t bytes;
-      int certainty;
-    } found{reinterpret_cast<std::uint64_t>(codes.data_ptr()), codes.nbytes(), FERRO_SIM_KNOWN};
     if (!codes.is_cuda() || codes.numel() == 0) {
       return;
     }
     // As the check itself does.
     at::cuda::getCurrentCUDAStream(codes.device().index()).synchronize();
-    gpu().at_once(
-        [](void* at) {
-          auto& asked = *static_cast<decltype(found)*>(at);
-          asked.certainty = gpu().least_certainty(asked.address, asked.bytes);
-        },
-        &found);
-    if (found.certainty != FERRO_SIM_KNOWN) {
+    if (certainty_of(reinterpret_cast<std::uint64_t>(codes.data_ptr()), codes.nbytes()) !=
+        FERRO_SIM_KNOWN) {
       codes.zero_();
     }
+  }
+
+  // Of memory, whose facts other threads may change.
+  static int certainty_of(std::uint64_t address, std::size_t bytes) {
+    struct Question {
+      std::uint64_t address;
+      std::size_t bytes;
+      int answer;
+    } question{address, bytes, -1};
+    gpu().at_once(
+        [](void* argument) {
+          auto& asked = *static_cast<Question*>(argument);
+          asked.answer = gpu().least_certainty(asked.address, asked.bytes);
+        },
+        &question);
+    return question.answer;
   }
 
   // What the storage's memory has more than before is unset.
