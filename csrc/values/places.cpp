@@ -214,6 +214,8 @@ constexpr Mark kMarks[] = {
     {"CUBLAS", "cuBLAS"}, {"MAGMA", "MAGMA"}, {"NVRTC", "NVRTC"},       {"nvrtc", "NVRTC"},
     {"curand", "cuRAND"},
 };
+// Messages of errors that a card raises too.
+constexpr const char* kErrorsOfCards[] = {"CUFFT_INVALID_SIZE", "cuFFT only supports"};
 
 }  // namespace
 
@@ -321,7 +323,10 @@ void note_failure(const std::string& operation, const std::string& message, bool
   const auto* const mark = std::find_if(
       std::begin(kMarks), std::end(kMarks),
       [&](const Mark& known) { return message.find(known.in_message) != std::string::npos; });
-  if (mark == std::end(kMarks)) {
+  const bool is_of_cards =
+      std::any_of(std::begin(kErrorsOfCards), std::end(kErrorsOfCards),
+                  [&](const char* known) { return message.find(known) != std::string::npos; });
+  if (mark == std::end(kMarks) || is_of_cards) {
     return;
   }
   const std::string place = current_place();

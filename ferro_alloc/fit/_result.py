@@ -60,9 +60,10 @@ def result_of(
 ) -> Result:
     """`rows` is the assumption of this run, one of `_certainty.ROWS`, or with `ALONE`."""
     error = outcome.error
-    ran_out = recording.failure_count > 0 or (
-        error is not None and OUT_OF_MEMORY in f"{type(error).__name__} {error}".lower()
-    )
+    messages = [each.message for each in _control.library_shortages() for _ in range(each.count)]
+    if error is not None and OUT_OF_MEMORY in f"{type(error).__name__} {error}".lower():
+        messages.append(str(error).splitlines()[0])
+    ran_out = recording.failure_count > 0 or bool(messages)
     memory = sim.memory()
     deducted = card.context + LIBRARIES
     result: Result = {
@@ -91,7 +92,7 @@ def result_of(
         "seconds": round(seconds, 1),
         "devices": [_device(recording, i, m, deducted) for i, m in enumerate(memory)],
         "other_engines": len(recording.done_without),
-        "out_of_memory": _failures(recording, error if ran_out else None),
+        "out_of_memory": _failures(recording, messages),
         "driver_calls": recording.driver_calls,
         "unknown_kinds": recording.problem,
         "values": sim.has_values(),
@@ -155,9 +156,10 @@ def _device(recording: Recording, index: int, memory: sim.DeviceMemory, deducted
     }
 
 
-def _failures(recording: Recording, error: BaseException | None) -> Result | None:
+def _failures(recording: Recording, messages: list[str]) -> Result | None:
+    """`messages`: of failures that PyTorch's allocator does not know."""
     if not recording.failures:
-        return None if error is None else {"count": 1, "error": str(error).splitlines()[0]}
+        return {"count": len(messages), "error": messages[-1]} if messages else None
     first = recording.failures[-1]
     return {
         "count": recording.failure_count,

@@ -207,9 +207,22 @@ def uncomputed_reads() -> tuple[UncomputedRead, ...]:
 
 def library_failures() -> tuple[LibraryFailure, ...]:
     """One for each library, operator and place; empty before torch is imported."""
+    return tuple(each for each in _failures() if not _lacked_memory(each))
+
+
+def library_shortages() -> tuple[LibraryFailure, ...]:
+    """The same of libraries that could not take memory of the card for themselves."""
+    return tuple(each for each in _failures() if each.count and _lacked_memory(each))
+
+
+def _failures() -> tuple[LibraryFailure, ...]:
     _driver()
     values = sys.modules.get("ferro_alloc.sim._values")
     return () if values is None else tuple(LibraryFailure(*one) for one in values.failures())
+
+
+def _lacked_memory(failure: LibraryFailure) -> bool:
+    return "ALLOC_FAILED" in failure.message
 
 
 def has_benchmarked() -> bool:

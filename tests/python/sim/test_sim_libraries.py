@@ -63,3 +63,77 @@ def test_decompositions_of_known_matrices_fail_as_on_a_gpu(simulate: Simulate) -
 def test_the_libraries_take_memory_of_the_driver(simulate: Simulate, call: str, mib: int) -> None:
     _, result = simulate(f"import torch\n{call}\n")
     assert result["devices"][0]["outside_bytes"] == mib * MIB
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["torch.fft.rfft2(torch.zeros(0, 4, 4, device='cuda'))", "torch.fft.fft(half)"],
+    ids=["no batch", "half"],
+)
+def test_cufft_refuses_what_it_refuses_on_a_gpu(simulate: Simulate, call: str) -> None:
+    program = f"""\
+import torch
+half = torch.zeros(6, dtype=torch.half, device="cuda")
+try:
+    {call}
+except RuntimeError as error:
+    print("cuFFT" in str(error))
+"""
+    done, result = simulate(program)
+    assert (done.stdout, result["verdict"], result["refused"]) == ("True\n", "fits", [])
+
+
+# Blocks of PyTorch's allocator serve the call, so only the library lacks memory.
+FULL = """\
+import torch
+x = torch.rand(64, 64, device="cuda")
+idle = [torch.empty(32768, device="cuda") for _ in range(10)]
+del idle
+free = torch.cuda.mem_get_info()[0]
+full = torch.empty((free >> 21 << 21) - (2 << 20), dtype=torch.uint8, device="cuda")
+CALL
+"""
+
+
+@pytest.mark.parametrize("call", ["torch.fft.fft(x)", "torch.linalg.eigh(x)"])
+def test_libraries_without_memory_do_not_fit(simulate: Simulate, call: str) -> None:
+    done, result = simulate(FULL.replace("CALL", call))
+    assert (done.returncode, result["verdict"], result["sure"]) == (12, "does not fit", True)
+    assert result["refused"] == []
+    assert "ALLOC_FAILED" in result["out_of_memory"]["error"]
+
+
+def test_a_caught_failure_of_a_library_without_memory_does_not_fit(simulate: Simulate) -> None:
+    call = "try:\n    torch.fft.fft(x)\nexcept RuntimeError:\n    pass"
+    done, result = simulate(FULL.replace("CALL", call))
+    assert (done.returncode, result["verdict"], result["sure"]) == (12, "does not fit", True)
+    assert (result["went_on"], result["out_of_memory"]["count"]) == (True, 1)
+
+
+# The first calls load the libraries, which PyTorch does only from one thread.
+THREADS = """\
+import threading
+import torch
+failures = []
+def work():
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for n in range(1, 400):
+            a = torch.eye(n % 7 + 1, device="cuda") * n
+            try:
+                torch.linalg.svd(a)
+                torch.linalg.eigh(a)
+            except RuntimeError as error:
+                failures.append(str(error))
+torch.linalg.svd(torch.eye(3, device="cuda"))
+threads = [threading.Thread(target=work) for _ in range(6)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(failures)
+"""
+
+
+def test_threads_decompose_at_the_same_time(simulate: Simulate) -> None:
+    done, result = simulate(THREADS)
+    assert (done.stdout, result["verdict"]) == ("[]\n", "fits"), done.stderr

@@ -21,6 +21,7 @@ enum Result : int {
   kAllocFailed = 2,
   kInvalidValue = 4,
   kExecFailed = 6,
+  kInvalidSize = 8,
 };
 
 struct Plan {
@@ -110,6 +111,9 @@ int cufftXtMakePlanMany(int plan, int rank, const long long* sizes, const long l
   FourierPlan made;
   if (rank < 1 || rank > static_cast<int>(made.sizes.size()) || work_size == nullptr) {
     return kInvalidValue;
+  }
+  if (batch < 1 || std::any_of(sizes, sizes + rank, [](long long size) { return size < 1; })) {
+    return kInvalidSize;
   }
   std::copy_n(sizes, rank, made.sizes.begin());
   made.transform = is_real(input_type)    ? Transform::kFromReal
