@@ -30,6 +30,22 @@ TO_HOST = {"item", "tolist", "cpu", "numpy"}
 ON_HOST = TO_HOST | {"clone", "copy", "detach"}
 """They leave on the host what is there."""
 STATES = {"named_parameters", "named_buffers", "parameters", "buffers"}
+REDUCTIONS = {"mean", "sum", "std", "var", "norm", "median", "prod", "max", "min", "all", "any"}
+REDUCTIONS |= {"argmax", "argmin", "count_nonzero", "item", "tolist", "numel", "size", "dim"}
+PARTS_WITH_GAPS = {
+    "T",
+    "mT",
+    "t",
+    "transpose",
+    "permute",
+    "narrow",
+    "select",
+    "expand",
+    "expand_as",
+}
+PARTS_WITH_GAPS |= {"broadcast_to", "unbind", "chunk", "split", "diagonal", "unfold", "as_strided"}
+"""Of a tensor. A copy of some to the host takes memory of the card."""
+ON_CARD = {"cuda", "to", "half", "bfloat16", "float", "clone", "contiguous", "softmax", "sigmoid"}
 PURE = {
     "math": {"exp", "log", "log2", "log10", "sqrt", "isnan", "isinf", "isfinite", "floor", "ceil"},
     "numpy": {"mean", "sum", "std", "median", "exp", "log", "sqrt", "round", "isnan", "isfinite"},
@@ -150,12 +166,13 @@ class Branches:
             return self._only_saves(source, full, args)
         if not isinstance(function, ast.Attribute) or program.may_define(function.attr):
             return False
-        if function.attr == "load_state_dict":  # it copies in place
-            return len(args) == 1 and isinstance(args[0], ast.Name)
+        if function.attr == "load_state_dict":
+            # A module copies in place; an optimizer makes a new state.
+            is_module = self._is_module(source, function.value)
+            return is_module and len(args) == 1 and isinstance(args[0], ast.Name)
         if function.attr == "step":
-            return names.is_made_by(source, function.value, SCHEDULERS) and self._are_simple(
-                source, args
-            )
+            is_scheduler = names.is_made_by(source, function.value, SCHEDULERS)
+            return is_scheduler and not program.decides_by_rate and self._are_simple(source, args)
         return shows(program, names, source, function) and self._are_shown(source, args)
 
     def _only_saves(self, source: Source, full: str, args: list[ast.expr]) -> bool:
@@ -193,13 +210,100 @@ class Branches:
     def _are_simple(self, source: Source, nodes: Iterable[ast.expr]) -> bool:
         return all(self.is_simple(source, each) for each in nodes)
 
-    def _are_shown(self, source: Source, nodes: Iterable[ast.expr]) -> bool:
-        """Does nothing but a text of them, or a file, come of it?"""
+    def _are_shown(
+        self, source: Source, nodes: Iterable[ast.expr], of_any_size: bool = False
+    ) -> bool:
+        """Does nothing but a text of them, or a file, come of it? The text of a tensor with many
+        elements takes memory of the card, unless none is made, or only one that fits a number."""
         return all(
             self._is_of_host(source, each)
-            or (not self.program.has_texts and self.is_simple(source, each))
+            or (
+                not self.program.has_texts
+                and self.is_simple(source, each)
+                and (of_any_size or not self._may_be_large(source, each))
+            )
             for each in nodes
         )
+
+    def _is_module(self, source: Source, node: ast.expr) -> bool:
+        """Is it used as a module, which has parameters, or is called?"""
+        uses = source.loads.get(text_of(node), ()) if text_of(node) else ()
+        return self._has_states(source, node) or any(
+            isinstance(call := source.parents[each], ast.Call) and call.func is each
+            for each in uses
+        )
+
+    def _may_be_large(self, source: Source, node: ast.expr) -> bool:
+        """Does the source tell that it may be a tensor of many elements on a card?"""
+
+        def may_be_large(*nodes: ast.expr) -> bool:
+            return any(self._may_be_large(source, each) for each in nodes)
+
+        match node:
+            case ast.Name(id=name):
+                is_number = any(source.loads.get(f"{name}.{each}") for each in ("item", "backward"))
+                if is_number or name in self._asked or self._is_module(source, node):
+                    return False
+                self._asked.add(name)
+                try:
+                    return may_be_large(*self._values(source, node))
+                finally:
+                    self._asked.discard(name)
+            case ast.Subscript(value=of) | ast.UnaryOp(operand=of):
+                return may_be_large(of)
+            case ast.BinOp(left=left, right=right) | ast.Compare(left=left, comparators=[right]):
+                return may_be_large(left, right)
+            case ast.Attribute(value=of, attr=name):
+                return name in PARTS_WITH_GAPS and may_be_large(of)
+            case ast.Call(func=function, args=args):
+                return self._makes_large(source, function, args)
+        return False
+
+    def _makes_large(self, source: Source, function: ast.expr, args: list[ast.expr]) -> bool:
+        """The same of the result of a call."""
+        name = name_of(function)
+        if name in REDUCTIONS or name.endswith(("loss", "entropy")):
+            return False
+        module, _, _ = self._names.imported(source, function).rpartition(".")
+        if module in ("torch", "torch.nn.functional", "torch.fft", "torch.linalg"):
+            return True
+        if isinstance(function, ast.Attribute) and name in ON_CARD | PARTS_WITH_GAPS:
+            is_to_host = any(isinstance(each, ast.Constant) for each in args) and name == "to"
+            on_card = name in ("cuda", "half", "bfloat16") or (name == "to" and not is_to_host)
+            return on_card or self._may_be_large(source, function.value)
+        return not module and self._has_states(source, function)
+
+    def _has_states(self, source: Source, node: ast.expr) -> bool:
+        return any(source.loads.get(f"{text_of(node)}.{each}") for each in STATES)
+
+    def _values(self, source: Source, name: ast.Name) -> list[ast.expr]:
+        """What assignments store in a variable, as far as that is known."""
+        variables = variables_of(source)
+        values = [value_of(source, each) for each in variables.bindings[variables.of(name)]]
+        return [each for each in values if each is not None]
+
+    def _may_have_gaps(self, source: Source, node: ast.expr) -> bool:
+        """May it be a part of a tensor whose elements do not lie side by side?"""
+        match node:
+            case ast.Name(id=name) if name not in self._asked:
+                self._asked.add(name)
+                try:
+                    values = self._values(source, node)
+                    return any(self._may_have_gaps(source, each) for each in values)
+                finally:
+                    self._asked.discard(name)
+            case ast.Subscript(slice=ast.Tuple(elts=[_, *rest])):
+                return bool(rest)
+            case ast.Subscript(value=of):
+                return self._may_have_gaps(source, of)
+            case (
+                ast.Attribute(value=of, attr=name)
+                | ast.Call(func=ast.Attribute(value=of, attr=name))
+            ):
+                return name in PARTS_WITH_GAPS or (
+                    name in ("detach", "data") and self._may_have_gaps(source, of)
+                )
+        return False
 
     def is_simple(self, source: Source, node: ast.expr) -> bool:
         """Does its evaluation change nothing, and take no memory of a card?"""
@@ -210,7 +314,7 @@ class Branches:
                 return not self.program.runs(name) and self.is_simple(source, of)
             case ast.FormattedValue(value=of, format_spec=spec):
                 return (spec is None or self.is_simple(source, spec)) and self._are_shown(
-                    source, [of]
+                    source, [of], of_any_size=spec is not None
                 )
             case ast.JoinedStr(values=values) | ast.BoolOp(values=values):
                 return self._are_simple(source, values)
@@ -229,7 +333,8 @@ class Branches:
                 return self.is_simple(source, of)
             case ast.Compare(left=left, comparators=others):
                 return not self.program.has_operators and all(
-                    isinstance(each, ast.Name) or self._is_of_host(source, each)
+                    self._is_of_host(source, each)
+                    or (isinstance(each, ast.Name) and not self._may_be_large(source, each))
                     for each in (left, *others)
                 )
             case ast.BinOp(op=ast.Mod(), left=ast.Constant(value=str()), right=of):
@@ -243,7 +348,10 @@ class Branches:
             case ast.Call(func=ast.Name() as function, args=args, keywords=[]) if (
                 function.id in PLAIN_TYPES | {"len", "repr"}
             ):
-                return self._names.is_builtin(source, function) and self._are_shown(source, args)
+                is_length = function.id == "len"
+                return self._names.is_builtin(source, function) and self._are_shown(
+                    source, args, of_any_size=is_length
+                )
         return self._is_of_host(source, node)
 
     def _is_of_host(self, source: Source, node: ast.expr) -> bool:
@@ -287,7 +395,9 @@ class Branches:
                     len(args) == 1 and isinstance(args[0], ast.Constant) and args[0].value == "cpu"
                 )
                 return not self.program.defines(name) and (
-                    self.is_simple(source, of) if is_copied else not args and is_of_host(of)
+                    self.is_simple(source, of) and not self._may_have_gaps(source, of)
+                    if is_copied
+                    else not args and is_of_host(of)
                 )
             case ast.Call(func=function, args=args, keywords=[]):
                 full = self._names.imported(source, function)

@@ -64,6 +64,8 @@ ARRAY_FUNCTIONS = {
 """The same of functions and their first arguments."""
 BAD_FORMAT = re.compile(r"%[^a-zA-Z%]*[c*]|:[^{}]*c\}|\{[^{}]*\{(?!\{)")
 """Some numbers do not fit it, or its width is a number."""
+MISSING = {"NameError", "UnboundLocalError", "AttributeError", "Exception", "BaseException"}
+"""Exceptions of variables and attributes that do not exist."""
 MAX_PARTS = 20_000
 MAX_KEYS = 4
 ANYWHERE = object()
@@ -274,10 +276,24 @@ class _Search:
 
     def _store_choice(self, source: Source, target: ast.expr) -> None:
         """A branch decides what the target gets."""
+        self._check_missing(source, target)
         if isinstance(source.parents[target], ast.AugAssign):
             self._fill(source, target, LOOSE, OWN)
         else:
             self._store(source, target, LOOSE)
+
+    def _check_missing(self, source: Source, target: ast.expr) -> None:
+        """Checks that no handler tells whether the branch made the variable or the attribute."""
+        nodes: list[tuple[Source, ast.AST]] = []
+        if isinstance(target, ast.Attribute):
+            nodes += self._attributes(target.attr)
+        elif isinstance(target, ast.Name):
+            variables = variables_of(source)
+            of = variables.of(target)
+            nodes += [(source, each) for each in (*variables.bindings[of], *variables.loads[of])]
+        loads = [(each, node) for each, node in nodes if not _is_stored(node)]
+        if all(_is_in_branch(each, node) for each, node in nodes if _is_stored(node)):
+            _check(not any(_is_tried(each, node) for each, node in loads))
 
     def _go_on(self) -> None:
         while self._rest or self._branches_left:
@@ -784,6 +800,32 @@ class _Search:
         call = source.parents[load]
         _check(isinstance(call, ast.Call) and call.func is load)
         self._add(source, call, held)
+
+
+def _is_stored(node: ast.AST) -> bool:
+    return not isinstance(getattr(node, "ctx", None), ast.Load)
+
+
+def _is_in_branch(source: Source, node: ast.AST) -> bool:
+    """May the program not get there, although it runs the function?"""
+    return any(isinstance(each, ast.If) for each in source.around(node, source.function(node)))
+
+
+def _is_tried(source: Source, node: ast.AST) -> bool:
+    """Does a handler catch that what the node loads is missing?"""
+    for at in source.around(node, source.function(node)):
+        match source.parents[at]:
+            case ast.Try(body=body, handlers=handlers) if at in body:
+                caught = [each.type for each in handlers]
+                names = {
+                    name_of(of)
+                    for each in caught
+                    for of in (each.elts if isinstance(each, ast.Tuple) else [each])
+                    if of is not None
+                }
+                if None in caught or names & MISSING:
+                    return True
+    return False
 
 
 def _check(is_harmless: bool) -> None:

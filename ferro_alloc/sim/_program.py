@@ -55,8 +55,8 @@ LOGGING = re.compile(
 )
 # A call of `open` counts as one that reads, unless a mode such as "w" stands in its line.
 LOOKS = (
-    r"\b(?:exists|is_file|isfile|is_dir|isdir|listdir|glob)\b|\b(?:iterdir|scandir)\b|\bstat\s*\("
-    r"|os\.walk"
+    r"\b(?:l?exists|is_file|isfile|is_dir|isdir|listdir|[ir]?glob)\b|\b(?:iterdir|scandir)\b"
+    r"|\bl?stat\s*\(|os\.f?walk|\.walk\s*\(|\baccess\s*\(|\bget[amc]time\b"
 )
 CATCHES = (
     r"\b(?:FileNotFoundError|OSError|IOError)\b|\bexcept\s*(?:\(?\s*(?:Base)?Exception[^:]*)?:"
@@ -74,9 +74,11 @@ LOGS_TO_FILES = r"\b\w*FileHandler\b|\bbasicConfig\([^)]*\bfilename\b"
 BARS_IN_FILES = r"(?:tqdm|trange|[pP]rogress)\w*\([^\n]*\bfile\s*=\s*(?!sys\.std)"
 # The state is gathered from several cards, or made by code that is not the module's own.
 GATHERS_STATE = (
-    r"FSDP|FullySharded|fully_shard|deepspeed|state_dict_(?:pre_)?hook|accelerat|lightning|DTensor"
-    r"|distributed\.checkpoint|distribute_|__getstate__|__reduce"
+    r"FSDP|FullySharded|fully_shard|deepspeed|state_dict_\w*hook|accelerat|lightning|DTensor"
+    r"|distributed\.checkpoint|distribute_|__getstate__|__reduce|get_extra_state|_to_state_dict\b"
 )
+# What a learning rate scheduler changes.
+RATE = r"(?:get_last_lr\(|\b_?last_(?:epoch|lr)\b|\[[\"']lr[\"']\])"
 IMPORTS = re.compile(
     r"(?:^|[:;])[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n#;]+)"
     r"|import[ \t]+([^\n#;]+))",
@@ -194,7 +196,17 @@ class Program:
     @cached_property
     def has_texts(self) -> bool:
         """Do objects of the program define the texts that show them?"""
-        return self._has(r"def\s+__(?:str|repr|format)__")
+        name = r"__(?:str|repr|format)__"
+        return self._has(rf"def\s+(?:{name}|extra_repr)\b|\b{name}\s*=(?!=)")
+
+    @cached_property
+    def decides_by_rate(self) -> bool:
+        """May a condition depend on the learning rate, or on the steps of its scheduler?"""
+        assigned = re.compile(rf"(?<![.\w])(\w+)\s*(?::\s*\w+\s*)?=(?!=)[^\n]*{RATE}")
+        names = {name for text in self._texts.values() for name in assigned.findall(text)}
+        condition = r"\b(?:if|while|assert)\b[^\n]*"
+        of_names = rf"{condition}(?<![.\w])(?:{'|'.join(names)})\b" if names else r"(?!)"
+        return self._has(rf"{condition}{RATE}") or self._has(of_names)
 
     def reaches_attribute(self, name: str) -> bool:
         """May code load or store an attribute of an object without its name?"""
@@ -223,7 +235,9 @@ class Program:
 
     def runs(self, name: str) -> bool:
         """May an attribute of this name run code of the program?"""
-        return self._has(rf"\bdef\s+{name}\b|\bdef\s+__getattr(?:ibute)?__|__get__|\bproperty\(")
+        return self._has(
+            rf"\bdef\s+{name}\b|\bdef\s+__getattr(?:ibute)?__|__get__|\bproperty\(|\bparametriz"
+        )
 
     def sets_variable(self, name: str) -> bool:
         """May a module set the variable of another one?"""

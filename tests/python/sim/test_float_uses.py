@@ -500,7 +500,30 @@ SHOWN_BY_REFLECTION = [
     "if kept['n'] > 3: print(kept['loss'])",
     "losses = {}\nlosses[f'{w.item()}'] = 3\nif f'{w.item()}'.startswith('n'): pass",
 ]
+OPTIMIZER = """\
+import torch
+model = torch.nn.Linear(1, 1)
+opt = torch.optim.SGD(model.parameters())
+schedule = torch.optim.lr_scheduler.StepLR(opt, 3)
+opt.step()
+"""
+SAVES_BEST = """\
+import torch
+model = torch.nn.Linear(1, 1)
+if w.item() < 3: torch.save(model.state_dict(), "/dev/null")
+"""
 BRANCHES_THAT_SHOW = [
+    "import torch\nx = torch.zeros(3).mean()\nif w.item() < 3: print(x)",
+    "import torch\nx = torch.zeros(3)\nif w.item() < 3: print(x.shape, len(x), f'{x.dtype}')",
+    "import torch\nx = torch.zeros(3)\nx.backward\nif w.item() < 3: print(x)",
+    "import torch\nx = torch.zeros(3)[0]\nif w.item() < 3: print(f'{x:.3f}')",
+    "import torch\nx = torch.zeros(3, 2)[0]\nif w.item() < 3: y = x.detach().cpu()",
+    f"{OPTIMIZER}if w.item() < 3: schedule.step()\nlr = schedule.get_last_lr()\nprint(lr)",
+    f"{OPTIMIZER}kept = {{k: v.cpu() for k, v in model.state_dict().items()}}\n"
+    "if w.item() < 3: model.load_state_dict(kept)",
+    f"{OPTIMIZER}if w.item() < 3: print(model, opt)",
+    SAVES_BEST,
+    "at = 0\nif w.item() < 3: at = 3\ntry: print(at)\nexcept Exception: pass",
     "best, at = 9.0, 0\nfor step in range(3):\n    loss = w.item()\n    if loss < best:\n"
     "        best, at = loss, step\n        print(best)\nprint(best, at)",
     f"{STOPPER}stopper = Stopper()\nstopper(w.item())\nprint(stopper.best)",
@@ -511,6 +534,34 @@ BRANCHES_THAT_SHOW = [
     "rates = torch.optim.lr_scheduler.StepLR(opt, 1)\nif w.item() > 3: rates.step()",
 ]
 BRANCHES_THAT_DECIDE = [
+    # A text of a tensor takes memory of the card, and so does a comparison.
+    "import torch\nx = torch.zeros(3)\nif w.item() < 3: print(x)",
+    "import torch\nx = torch.zeros(3).half()\nif w.item() < 3: print(f'{x} {3}')",
+    "import torch\nx = torch.zeros(3)\ny = x.softmax(0)\nif w.item() < 3: print('%s' % y)",
+    "import torch\nx = torch.zeros(3)\nif w.item() < 3: print(x == x)",
+    "import torch\nmodel = torch.nn.Linear(1, 1)\nmodel.parameters()\n"
+    "x = model(torch.zeros(3, 1))\nif w.item() < 3: print(x[0])",
+    # A copy of a part with gaps is made on the card first.
+    "import torch\nx = torch.zeros(3, 2)[:, 0]\nif w.item() < 3: y = x.cpu()",
+    "import torch\nx = torch.zeros(3, 2)\nx = x.expand(3, 2)\n"
+    "if w.item() < 3: y = x.detach().cpu()",
+    # An optimizer makes a new state.
+    f"{OPTIMIZER}state = opt.state_dict()\nif w.item() < 3: opt.load_state_dict(state)",
+    f"{OPTIMIZER}if w.item() < 3: schedule.step()\nif schedule.last_epoch > 3: pass",
+    f"{OPTIMIZER}if w.item() < 3: schedule.step()\n"
+    "lr = opt.param_groups[0]['lr']\nwhile lr > 3: pass",
+    f"{SAVES_BEST}from pathlib import Path\nx = list(Path('/x').rglob('*.pt'))",
+    f"{SAVES_BEST}import os\nx = os.access('/x/best.pt', os.R_OK)",
+    f"{SAVES_BEST}import os\nx = os.path.getmtime('/dev/null')",
+    f"{SAVES_BEST}model.register_state_dict_post_hook(lambda *_: None)",
+    f"{SAVES_BEST}class Module:\n    def get_extra_state(self): pass",
+    "import torch\nmodel = torch.nn.Linear(1, 1)\n"
+    "torch.nn.utils.parametrizations.weight_norm(model)\nif w.item() < 3: y = model.weight.cpu()",
+    "class Module:\n    def extra_repr(self): return 'x'\nx = Module()\nif w.item() < 3: print(x)",
+    "if w.item() < 3: at = 3\ntry: print(at)\nexcept NameError: pass",
+    "class Best:\n    def put(self, x):\n        if x < 3: self.at = 3\n    def show(self):\n"
+    "        try: print(self.at)\n        except AttributeError: return False\n"
+    "best = Best()\nbest.put(w.item())\nbest.show()",
     "best, bad = 9.0, 0\nfor _ in range(3):\n    loss = w.item()\n"
     "    if loss < best: best, bad = loss, 0\n    else: bad += 1\n    if bad > 2: break",
     f"{STOPPER}class Patient(Stopper):\n    def step(self, loss):\n        self.bad = 0\n"
