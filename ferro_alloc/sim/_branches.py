@@ -67,10 +67,17 @@ class Branches:
         self._is_held: IsHeld = lambda _: False
         self._asked: set[str] = set()
         """Attributes that are looked at."""
+        self._of_host: dict[tuple[ast.AST, str], bool] = {}
+        """Variables that are looked at in a branch. What is of the host stays so, since ever more
+        targets are held."""
 
     def assigned(self, source: Source, branch: ast.If, is_held: IsHeld) -> list[ast.expr] | None:
         """The targets that a branch assigns, if it changes nothing else; None if it may."""
         self._is_held = is_held
+        self._of_host = {of: True for of, is_of_host in self._of_host.items() if is_of_host}
+        return self._assigned(source, branch)
+
+    def _assigned(self, source: Source, branch: ast.If) -> list[ast.expr] | None:
         lines = [*branch.body, *branch.orelse]
         if all(isinstance(line, ast.Pass) for line in lines):
             return None
@@ -94,7 +101,7 @@ class Branches:
             case ast.Expr(value=ast.Call() as call):
                 return [] if self._only_shows(source, call) else None
             case ast.If(test=test) if self.is_simple(source, test):
-                return self.assigned(source, line, self._is_held)
+                return self._assigned(source, line)
             case ast.Assign(targets=targets, value=value):
                 is_of_host = self._is_of_host(source, value)
             case ast.AnnAssign(target=target, value=ast.expr() as value):
@@ -113,7 +120,11 @@ class Branches:
         match target:
             case ast.Name():
                 variables = variables_of(source)
-                stores = variables.bindings[variables.of(target)]
+                of = variables.of(target)
+                if of not in self._of_host:
+                    stores = variables.bindings[of]
+                    self._of_host[of] = all(self._gets_host(source, each) for each in stores)
+                return bool(variables.bindings[of]) and self._of_host[of]
             case ast.Attribute(value=ast.Name(), attr=name) if not self.program.runs(name):
                 stores = [
                     each

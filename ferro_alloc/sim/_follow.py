@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from ferro_alloc.sim import _definitions
-from ferro_alloc.sim._branches import branches_around, value_of
+from ferro_alloc.sim._branches import Branches, branches_around, value_of
 from ferro_alloc.sim._definitions import FOREIGN, Class, Function, Object, is_property, meaning
 from ferro_alloc.sim._harmless import are_shown
 from ferro_alloc.sim._held import (
@@ -117,6 +117,7 @@ class Search:
         self.elsewhere: set[Part] = set()
         self.origins: set[Part] = set()
         self.arguments: set[tuple[ast.AST, str, Held]] = set()
+        self._branches: dict[bool, Branches | None] = {}
         self._bindings: set[ast.AST] = set()
         """Targets and parameters that get the number."""
         self.choice: Reached | None = None
@@ -131,6 +132,12 @@ class Search:
     def add_binding(self, node: ast.AST, held: Held) -> None:
         if not held.keys:
             self._bindings.add(node)
+
+    def branches(self, hold_all: bool) -> Branches | None:
+        """Of the program. `hold_all`: to look at them as if all variables got the number."""
+        if hold_all not in self._branches:
+            self._branches[hold_all] = branches_around(sys._getframe())
+        return self._branches[hold_all]
 
     def is_held(self, binding: ast.AST) -> bool:
         """Does it give a variable the number?"""
@@ -202,7 +209,7 @@ class Follow:
 
     def _branch(self, branch: ast.If, held: Held) -> Iterable[Part]:
         """Of what a branch assigns: the number, or what must only be shown."""
-        source, branches = self._source, branches_around(sys._getframe())
+        source, branches = self._source, self._search.branches(False)
         if branches is None:
             raise self._decides("condition", branch.test)
         targets = branches.assigned(source, branch, self._search.is_held)
@@ -216,7 +223,7 @@ class Follow:
         return [load for target in kept for load in self._loads_of(target, chosen)]
 
     def _may_show(self, branch: ast.If) -> bool:
-        branches = branches_around(sys._getframe()) if self._source.is_of_program else None
+        branches = self._search.branches(True) if self._source.is_of_program else None
         assigned = branches and branches.assigned(self._source, branch, lambda _: True)
         return assigned is not None
 

@@ -29,6 +29,8 @@ class Variables:
         self.loads: defaultdict[Variable, list[ast.Name]] = defaultdict(list)
         self.has_star_import = False
         self._bound: defaultdict[ast.AST, set[str]] = defaultdict(set)
+        self._found: dict[ast.Name, Variable] = {}
+        """What `of` has found, for branches may lie deep."""
         self._declared: dict[Variable, bool] = {}
         """Names that are global (True) or nonlocal in a scope."""
         found: list[tuple[ast.AST, str, ast.AST]] = []
@@ -55,8 +57,11 @@ class Variables:
 
     def of(self, name: ast.Name) -> Variable:
         """The variable that a name loads or stores."""
-        stores = isinstance(name.ctx, ast.Store)
-        return self._resolved(self._home(name) if stores else self.scope(name), name.id)
+        if name not in self._found:
+            stores = isinstance(name.ctx, ast.Store)
+            scope = self._home(name) if stores else self.scope(name)
+            self._found[name] = self._resolved(scope, name.id)
+        return self._found[name]
 
     def of_definition(self, node: ast.AST) -> Variable:
         """The variable of a function or class of this name."""

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 
-from ferro_alloc.sim import _float_uses, _follow, _held, _sources
+from ferro_alloc.sim import _float_uses, _follow, _held, _sources, _variables
 from ferro_alloc.sim._float_uses import reached
 from tests.python.sim.conftest import Simulate, leave_out_what_is_loaded
 
@@ -1148,6 +1148,31 @@ def test_a_function_is_looked_at_once_for_each_parameter(
     run(f"def show(a, b): print(a, b)\nfor _ in range(9):\n{indent(reads, '    ')}", tmp_path)
     assert looked_at.count("show") == 2
     assert looked_at.count("") == 10
+
+
+def test_a_read_looks_at_the_program_and_its_variables_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the time for many branches grows with the square of their number, or more."""
+    leave_out_what_is_loaded(monkeypatch)
+    programs, scopes = [], []
+    branches_around, scope = _follow.branches_around, _variables.Variables.scope
+
+    def count_programs(frame: Any) -> Any:
+        programs.append(frame)
+        return branches_around(frame)
+
+    def count_scopes(variables: Any, node: Any) -> Any:
+        scopes.append(node)
+        return scope(variables, node)
+
+    monkeypatch.setattr(_follow, "branches_around", count_programs)
+    monkeypatch.setattr(_variables.Variables, "scope", count_scopes)
+    branches = "".join(f"elif loss < {n}: best = loss\n" for n in range(50))
+    program = f"best, loss = 0.0, w.item()\nif loss < 0: best = loss\n{branches}print(best)"
+    assert run(program, tmp_path, is_main=True) == [False]
+    assert len(programs) <= 2
+    assert len(scopes) <= 4 * len(program.split())
 
 
 def test_a_search_that_takes_long_ends_unsure(
