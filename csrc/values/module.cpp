@@ -25,7 +25,8 @@ PYBIND11_MODULE(_values, module) {
   module.def("install", &ferro::values::install, py::arg("compute"));
   module.def("set_library_folders", &ferro::values::set_library_folders, py::arg("folders"),
              py::arg("standard"));
-  module.def("set_uses", &ferro::values::set_uses, py::arg("reached"), py::arg("is_harmless"));
+  module.def("set_uses", &ferro::values::set_uses, py::arg("reached"), py::arg("is_harmless"),
+             py::arg("handler_around"));
   module.def("leave_shown_to_report", &ferro::values::leave_shown_to_report);
   module.def("forget_unset",
              py::overload_cast<int, std::uint64_t, std::size_t>(&ferro::values::forget_unset),

@@ -68,6 +68,7 @@ bool is_of_torch(const std::string& file) {
 struct Uses {
   py::function reached;
   py::function is_harmless;
+  py::function handler_around;
 };
 Uses& uses() {
   static auto* const functions = new Uses;
@@ -283,8 +284,19 @@ void use_as_text_of_integers(int change) {
 }
 bool is_used_as_integer() { return as_integers > 0; }
 
-void set_uses(py::function reached, py::function is_harmless) {
-  uses() = {std::move(reached), std::move(is_harmless)};
+void set_uses(py::function reached, py::function is_harmless, py::function handler_around) {
+  uses() = {std::move(reached), std::move(is_harmless), std::move(handler_around)};
+}
+
+std::string handler_around() {
+  if (Py_IsInitialized() == 0) {
+    return {};
+  }
+  const py::gil_scoped_acquire gil;
+  const py::error_scope kept;
+  const py::object frame = current_frame();
+  return frame && uses().handler_around ? uses().handler_around(frame).cast<std::string>()
+                                        : std::string();
 }
 
 void begin_probe() { probed = FERRO_SIM_KNOWN; }

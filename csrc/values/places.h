@@ -52,10 +52,11 @@ struct Failure {
 // first read.
 void set_library_folders(std::vector<std::string> folders, std::string standard);
 
-// What reached() and is_harmless() ask about the frame that reads: `reached(frame, integers)` and
-// `is_harmless(frame, as_text)`, where `as_text` tells that it makes a text of what it reads. Called
-// before the first read.
-void set_uses(pybind11::function reached, pybind11::function is_harmless);
+// What reached(), is_harmless() and handler_around() ask about the frame that reads:
+// `reached(frame, integers)`, `is_harmless(frame, as_text)`, where `as_text` tells that it makes a text
+// of what it reads, and `handler_around(frame)`. Called before the first read.
+void set_uses(pybind11::function reached, pybind11::function is_harmless,
+              pybind11::function handler_around);
 
 // From now on note_read() prints nothing of floating-point numbers that decide nothing, nor of
 // printed tensors: a report has them.
@@ -75,6 +76,9 @@ void use_as_integers(int change);
 // set_uses() about a line that is not a library folder's, of a floating-point number also about one
 // of PyTorch's.
 std::string reached(bool integers);
+// Where the program would go on if the operator that it calls now raised an error of a matrix, as in
+// "the handler at train.py:8". Empty if it would end.
+std::string handler_around();
 // Whether the integers or booleans which that line reads reach nothing but places that show them.
 bool is_harmless();
 // Between these, it only prints what it reads. Such reads count as those of floating-point numbers.

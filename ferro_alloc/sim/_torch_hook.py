@@ -90,9 +90,9 @@ def _observe_uses(torch: Any, computed: Any) -> None:
     """Of a number that is read, the program's source tells whether it is only shown. That is not
     so of floating-point numbers that `int(tensor)` or `if tensor` reads. To print a tensor, PyTorch
     itself reads sizes and branches."""
-    from ferro_alloc.sim import _float_uses, _harmless
+    from ferro_alloc.sim import _float_uses, _handlers, _harmless
 
-    computed.set_uses(_float_uses.reached, _harmless.is_harmless)
+    computed.set_uses(_float_uses.reached, _harmless.is_harmless, _handlers.handler_around)
     for name in ("__int__", "__bool__"):
         read = getattr(torch.Tensor, name)
         setattr(torch.Tensor, name, _within(computed.use_as_integers, read))

@@ -35,6 +35,43 @@ def test_decompositions_of_unknown_matrices_succeed(simulate: Simulate, call: st
     assert (result["refused"], result["uncomputed"]) == ([], [])
 
 
+CALL = "torch.linalg.cholesky(square)"
+TRY = f"try: {CALL}\nexcept "
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        f"{TRY}torch.linalg.LinAlgError: square = square.double()\nsquare.sum()",
+        f"{TRY}(ValueError, RuntimeError): pass\nsquare.sum()",
+        f"def factor(): return {CALL}\nfor _ in range(2):\n"
+        "    try: factor(); break\n    except: square = square + 1",
+        f"import contextlib\nwith contextlib.suppress(Exception): {CALL}\nsquare.sum()",
+    ],
+)
+def test_a_program_that_goes_on_after_their_errors_fits_as_far_as_known(
+    simulate: Simulate, program: str
+) -> None:
+    done, result = simulate(UNKNOWN.replace("CALL", program))
+    assert (done.returncode, result["verdict"]) == (13, "fits as far as known"), done.stderr
+    assert "it reached the handler at " in done.stderr
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        f"{TRY}torch.cuda.OutOfMemoryError: torch.cuda.empty_cache()\nsquare.sum()",
+        f"{TRY}RuntimeError: print('failed'); raise\nsquare.sum()",
+        f"{TRY}Exception as error: print(error)",
+        f"try: square.sum()\nexcept Exception: {CALL}\nelse: {CALL}\nfinally: {CALL}\nsquare.sum()",
+        f"try:\n    def factor(): return {CALL}\nexcept Exception: pass\nfactor()",
+    ],
+)
+def test_a_program_that_their_errors_would_end_fits(simulate: Simulate, program: str) -> None:
+    done, result = simulate(UNKNOWN.replace("CALL", program))
+    assert (done.returncode, result["verdict"]) == (0, "fits"), done.stderr
+
+
 # It is known, and not positive definite.
 INDEFINITE = """\
 import torch
