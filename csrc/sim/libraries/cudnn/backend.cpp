@@ -170,8 +170,6 @@ void set_descriptor(Descriptor& descriptor, cudnnBackendAttributeName_t name,
   descriptor.set(name, {CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, {}, {std::move(value)}});
 }
 
-constexpr std::int64_t kLarge = 1 << 20;  // bytes
-
 constexpr std::int64_t kEngines = 2;
 constexpr std::int64_t kWithWorkspace = 0;
 
@@ -219,8 +217,8 @@ cudnnStatus_t finalize(Descriptor& descriptor) {
       const bool with_workspace = !index.empty() && index[0] == kWithWorkspace;
       const Workspace workspace =
           with_workspace ? workspace_of(found->shape, found->pass) : Workspace{};
-      if (!workspace.is_exact && found->shape.tensor_bytes() >= kLarge) {
-        ferro_sim_note_derived_workspace();
+      if (!workspace.is_exact) {
+        ferro_sim_note_derived_workspace(static_cast<std::uint64_t>(found->shape.tensor_bytes()));
       }
       set_integer(descriptor, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
                   static_cast<std::int64_t>(workspace.bytes));

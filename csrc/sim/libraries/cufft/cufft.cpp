@@ -107,7 +107,6 @@ int cufftXtMakePlanMany(int plan, int rank, const long long* sizes, const long l
                         cudaDataType output_type, long long batch, std::size_t* work_size,
                         cudaDataType) {
   constexpr std::size_t kKernels = 8 << 20;
-  constexpr std::size_t kLarge = 1 << 20;
   FourierPlan made;
   if (rank < 1 || rank > static_cast<int>(made.sizes.size()) || work_size == nullptr) {
     return kInvalidValue;
@@ -139,8 +138,8 @@ int cufftXtMakePlanMany(int plan, int rank, const long long* sizes, const long l
   const ferro::sim::FourierWorkspace workspace = workspace_of(made);
   std::int64_t bytes = made.batch * made.element;
   for (int i = 0; i < rank; ++i) bytes *= sizes[i];
-  if (!workspace.is_measured && bytes >= static_cast<std::int64_t>(kLarge)) {
-    ferro_sim_note_derived_workspace();
+  if (!workspace.is_measured) {
+    ferro_sim_note_derived_workspace(static_cast<std::uint64_t>(bytes));
   }
   *work_size = workspace.bytes;
   return kSuccess;

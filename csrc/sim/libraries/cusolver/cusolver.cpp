@@ -47,9 +47,8 @@ int element_of(int type) {
 }
 
 void note(const SolverWorkspace& workspace, int element) {
-  constexpr std::int64_t kLarge = 1 << 20;  // bytes
-  if (!workspace.is_measured && workspace.elements * element >= kLarge) {
-    ferro_sim_note_derived_workspace();
+  if (!workspace.is_measured) {
+    ferro_sim_note_derived_workspace(static_cast<std::uint64_t>(workspace.elements * element));
   }
 }
 

@@ -49,8 +49,7 @@ int run(const Handle* handle) {
 }
 
 int note_derived(std::size_t* out, std::size_t bytes) {
-  constexpr std::size_t kLarge = 1 << 20;
-  if (bytes >= kLarge) ferro_sim_note_derived_workspace();
+  ferro_sim_note_derived_workspace(bytes);
   *out = bytes;
   return kSuccess;
 }
