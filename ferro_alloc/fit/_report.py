@@ -164,7 +164,7 @@ def range_of(result: Result) -> list[str]:
             continue
         first = found.get("instead_of")
         if is_same(result, found):
-            continue  # the verdict's line says so
+            continue  # the first line has it
         if first is not None:
             lines.append(f"  with {amount} it {early_end(first)}")
             amount += ", and masks as of zeros,"

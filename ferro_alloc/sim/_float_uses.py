@@ -13,12 +13,11 @@ import inspect
 import os
 import threading
 from collections.abc import Iterator
-from itertools import islice
 from types import CodeType, FrameType
 
 from ferro_alloc.sim._follow import TOO_LONG, DecidesError, Follow
 from ferro_alloc.sim._held import SHOWN, Given, Held, Outcome, Reached
-from ferro_alloc.sim._sources import Source, is_of_program, source_of
+from ferro_alloc.sim._sources import Source, is_of_program, position_of, source_of
 
 COMPREHENSIONS = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
 LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -60,8 +59,7 @@ def _found_use(frame: FrameType, reads: Reads) -> Outcome:
     source = source_of(code.co_filename, frame.f_globals)
     if source is None:
         return SHOWN
-    position = next(islice(code.co_positions(), frame.f_lasti // 2, None))
-    return _use_at(source, source.at(position), frame, reads)
+    return _use_at(source, source.at(position_of(frame)), frame, reads)
 
 
 def _use_at(source: Source, node: ast.AST | None, frame: FrameType, reads: Reads) -> Outcome:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from itertools import islice
 from types import CodeType, FrameType
 
 from ferro_alloc.sim._sources import (
@@ -13,6 +12,7 @@ from ferro_alloc.sim._sources import (
     is_of_program,
     is_of_torch,
     name_of,
+    position_of,
     source_of,
 )
 
@@ -55,8 +55,7 @@ def _may_handle(file: str) -> bool:
 
 def _handler_in(frame: FrameType) -> str:
     source = source_of(frame.f_code.co_filename, frame.f_globals)
-    position = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
-    node = None if source is None else source.at(position)
+    node = None if source is None else source.at(position_of(frame))
     if source is None or node is None:
         return ""
     catching = next(_catching(source, node), None)

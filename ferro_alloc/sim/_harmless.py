@@ -17,7 +17,6 @@ import linecache
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
-from itertools import islice
 from types import CodeType, FrameType
 from typing import NamedTuple
 
@@ -30,6 +29,7 @@ from ferro_alloc.sim._sources import (
     Source,
     is_of_program,
     name_of,
+    position_of,
     positional,
     source_of,
     text_of,
@@ -166,7 +166,7 @@ def _is_harmless(frame: FrameType, as_text: bool) -> bool:
     program = program_around(frame)
     if program.reflects:
         return False
-    position = next(islice(code.co_positions(), frame.f_lasti // 2, None))
+    position = position_of(frame)
     names = Names(program, source, frame.f_globals)
     operation = _operation(code, frame.f_lasti)
     search = _Search(program, names)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
-from itertools import islice
 from types import FrameType
 
-from ferro_alloc.sim._sources import source_of
+from ferro_alloc.sim._sources import position_of, source_of
 
 OPERATIONS = {"BINARY_SUBSCR", "STORE_SUBSCR", "BINARY_OP"}
 
@@ -20,8 +19,7 @@ def selects_one(frame: FrameType, operation: str) -> bool:
     if operation not in OPERATIONS:
         return False
     source = source_of(frame.f_code.co_filename, frame.f_globals)
-    position = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
-    node = None if source is None else source.spanning(position)
+    node = None if source is None else source.spanning(position_of(frame))
     if not isinstance(node, ast.Subscript) or not _is_tensor(_value(node.value, frame)):
         return False
     indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]

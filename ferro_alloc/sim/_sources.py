@@ -9,8 +9,9 @@ import sysconfig
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -20,6 +21,12 @@ SCOPES = (*FUNCTIONS, *COMPREHENSIONS, ast.Module)
 ASSIGNMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign)
 Position = tuple[int | None, int | None, int | None, int | None]
 """The first and the last line, the first and the last column, as of `co_positions`."""
+
+
+def position_of(frame: FrameType) -> Position:
+    """Of the instruction that the frame runs now."""
+    positions = frame.f_code.co_positions()
+    return next(islice(positions, frame.f_lasti // 2, None))
 
 
 class Source:
