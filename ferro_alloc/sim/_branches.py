@@ -13,7 +13,6 @@ from types import FrameType
 from ferro_alloc.sim._names import NUMBER, Names
 from ferro_alloc.sim._program import Program, program_around
 from ferro_alloc.sim._sources import Source, name_of, text_of
-from ferro_alloc.sim._variables import variables_of
 
 SAVES = {"json.dump", "pickle.dump", "torch.save", "numpy.save"}
 COPIES = {"shutil.copy", "shutil.copyfile", "shutil.copy2"}
@@ -67,14 +66,16 @@ class Branches:
         self._is_held: IsHeld = lambda _: False
         self._asked: set[str] = set()
         """Attributes that are looked at."""
-        self._of_host: dict[tuple[ast.AST, str], bool] = {}
-        """Variables that are looked at in a branch. What is of the host stays so, since ever more
-        targets are held."""
+        self._of_host: set[tuple[ast.AST, str]] = set()
+        """Variables that only get what is of the host. They stay so, since ever more targets are
+        held."""
+        self._not_of_host: set[tuple[ast.AST, str]] = set()
+        """Those of the branch that is looked at."""
 
     def assigned(self, source: Source, branch: ast.If, is_held: IsHeld) -> list[ast.expr] | None:
         """The targets that a branch assigns, if it changes nothing else; None if it may."""
         self._is_held = is_held
-        self._of_host = {of: True for of, is_of_host in self._of_host.items() if is_of_host}
+        self._not_of_host = set()
         return self._assigned(source, branch)
 
     def _assigned(self, source: Source, branch: ast.If) -> list[ast.expr] | None:
@@ -119,19 +120,18 @@ class Branches:
         Otherwise the assignment would free that."""
         match target:
             case ast.Name():
-                variables = variables_of(source)
+                variables = source.variables
                 of = variables.of(target)
+                stores = variables.bindings[of]
+                if not stores or of in self._not_of_host:
+                    return False
                 if of not in self._of_host:
-                    stores = variables.bindings[of]
-                    self._of_host[of] = all(self._gets_host(source, each) for each in stores)
-                return bool(variables.bindings[of]) and self._of_host[of]
+                    is_of_host = all(self._gets_host(source, each) for each in stores)
+                    (self._of_host if is_of_host else self._not_of_host).add(of)
+                return of in self._of_host
             case ast.Attribute(value=ast.Name(), attr=name) if not self.program.runs(name):
                 stores = [
-                    each
-                    for each in source.parents
-                    if isinstance(each, ast.Attribute)
-                    and each.attr == name
-                    and isinstance(each.ctx, ast.Store)
+                    each for each in source.all_attributes[name] if isinstance(each.ctx, ast.Store)
                 ]
             case _:
                 return False
@@ -150,7 +150,7 @@ class Branches:
         """Is it a variable that gets the number that is followed, and nothing else?"""
         if not isinstance(value, ast.Name):
             return False
-        variables = variables_of(source)
+        variables = source.variables
         bindings = variables.bindings[variables.of(value)]
         return bool(bindings) and all(map(self._is_held, bindings))
 
@@ -289,7 +289,7 @@ class Branches:
 
     def _values(self, source: Source, name: ast.Name) -> list[ast.expr]:
         """What assignments store in a variable, as far as that is known."""
-        variables = variables_of(source)
+        variables = source.variables
         values = [value_of(source, each) for each in variables.bindings[variables.of(name)]]
         return [each for each in values if each is not None]
 
@@ -377,7 +377,7 @@ class Branches:
             case ast.JoinedStr(values=values):
                 return self._are_simple(source, values)
             case ast.Name():
-                variables = variables_of(source)
+                variables = source.variables
                 bindings = variables.bindings[variables.of(node)]
                 return bool(bindings) and all(self._gets_number(source, each) for each in bindings)
             case ast.Attribute(value=ast.Name(), attr=name):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from types import FunctionType, ModuleType
 from typing import NamedTuple
 
 from ferro_alloc.sim._sources import (
-    FUNCTIONS,
     Source,
     decorators,
     is_of_program,
@@ -20,6 +20,7 @@ from ferro_alloc.sim._sources import (
     sources_with,
     text_of,
 )
+from ferro_alloc.sim._variables import FUNCTIONS
 
 
 class Function(NamedTuple):
@@ -50,13 +51,21 @@ Meaning = Function | Class | Object | Foreign | ModuleType | None
 
 
 _meanings: dict[ast.AST, Meaning] = {}
+_looked_for: set[ast.AST] = set()
+"""Expressions whose meaning is not known yet."""
+_of_all: dict[tuple[ast.AST, str], Meaning] = {}
+"""Of variables and attributes that get several values."""
 
 
 def meaning(source: Source, expression: ast.AST) -> Meaning:
     """What an expression stands for."""
     if expression not in _meanings:
         _meanings[expression] = None  # as long as it is looked for
-        _meanings[expression] = _meaning(source, expression)
+        _looked_for.add(expression)
+        try:
+            _meanings[expression] = _meaning(source, expression)
+        finally:
+            _looked_for.discard(expression)
     return _meanings[expression]
 
 
@@ -102,10 +111,10 @@ def _meaning(source: Source, expression: ast.AST) -> Meaning:
     return None
 
 
-def _meaning_of_name(source: Source, node: ast.expr, name: str) -> Meaning:
-    values = source.bound.get((source.binder(node, name), name), ())
-    found = [meaning(source, value) for value in values]
-    if (known := _first_known(found)) is not None:
+def _meaning_of_name(source: Source, node: ast.Name, name: str) -> Meaning:
+    variable = source.variables.of(node)
+    values = source.values_of(variable)
+    if (known := _first_known(source, variable, values)) is not None:
         return known
     if (value := source.variable(name)) is not None:
         return _meaning_of_object(value)
@@ -136,21 +145,30 @@ def _meaning_of_attribute(source: Source, node: ast.expr, value: ast.expr, name:
             return _meaning_of_field(of, name)
         case Foreign():
             return FOREIGN
-    values = source.assigned.get(text_of(node), ())
-    return _first_known([meaning(source, each) for each in values])
+    text = text_of(node)
+    return _first_known(source, (source.tree, f".{text}"), source.assigned.get(text, ()))
 
 
 def _meaning_of_field(of: Class, name: str) -> Meaning:
     for each in (of, *above(of)):
-        values = each.source.assigned.get(f"self.{name}", ())
-        inside = [value for value in values if each.node in each.source.around(value)]
-        if inside:
-            return _first_known([meaning(each.source, value) for value in inside])
+        text = f"self.{name}"
+        if inside := each.source.assigned_in(each.node, text):
+            return _first_known(each.source, (each.node, f".{text}"), inside)
     return FOREIGN
 
 
-def _first_known(found: list[Meaning]) -> Meaning:
-    """A variable that has a function or an object of the program in one place has it in all."""
+def _first_known(source: Source, of: tuple[ast.AST, str], values: Sequence[ast.AST]) -> Meaning:
+    """Of the values of a variable or an attribute. One that has a function or an object of the
+    program in one place has it in all."""
+    if of not in _of_all:
+        known = _first_known_of([meaning(source, each) for each in values])
+        if not _looked_for.isdisjoint(values):
+            return known
+        _of_all[of] = known
+    return _of_all[of]
+
+
+def _first_known_of(found: list[Meaning]) -> Meaning:
     for each in found:
         if isinstance(each, Function | Class | Object | ModuleType):
             return each
@@ -179,37 +197,47 @@ def _definition(of: object) -> Meaning:
     if source is None:
         return None
     if (node := source.definitions.get(name)) is None:  # a call made it
-        values = source.bound.get((source.tree, name), ())
-        return _first_known([meaning(source, value) for value in values])
+        variable = (source.tree, name)
+        return _first_known(source, variable, source.values_of(variable))
     return Class(source, node) if isinstance(node, ast.ClassDef) else Function(source, node)
 
 
 def above(of: Class) -> list[Class]:
     """The classes of the program that this class is derived from."""
-    line = [of]
-    for each in line:
+    line = {of: None}
+    rest = [of]
+    for each in rest:
         for base in each.node.bases:
             found = meaning(each.source, base)
             if isinstance(found, Class) and found not in line:
-                line.append(found)
-    return line[1:]
+                line[found] = None
+                rest.append(found)
+    return rest[1:]
 
 
 def method(of: Class, name: str) -> Function | None:
     for each in (of, *above(of)):
-        for node in each.node.body:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
-                found = meaning(each.source, node)
-                if isinstance(found, Function):
-                    return found
+        for node in _functions_in(each.node).get(name, ()):
+            found = meaning(each.source, node)
+            if isinstance(found, Function):
+                return found
     return None
+
+
+@cache
+def _functions_in(of: ast.ClassDef) -> dict[str, list[ast.AST]]:
+    found: dict[str, list[ast.AST]] = {}
+    for node in of.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found.setdefault(node.name, []).append(node)
+    return found
 
 
 def methods(of: Class, name: str) -> Iterator[Function]:
     """All definitions of this name: a property has several."""
     for each in (of, *above(of)):
-        for node in each.node.body:
-            if isinstance(node, ast.FunctionDef) and node.name == name:
+        for node in _functions_in(each.node).get(name, ()):
+            if isinstance(node, ast.FunctionDef):
                 yield Function(each.source, node)
 
 
@@ -229,6 +257,7 @@ def methods_named(name: str) -> list[Function]:
     ]
 
 
+@cache
 def fields(of: Class) -> dict[str, int | None]:
     """The fields of a class without `__init__`, such as a dataclass, in the order of its arguments.
     Those of a named tuple have indices."""

@@ -10,14 +10,19 @@ from __future__ import annotations
 
 import ast
 import inspect
-import os
-import threading
 from collections.abc import Iterator
-from types import CodeType, FrameType
+from types import FrameType
 
 from ferro_alloc.sim._follow import TOO_LONG, DecidesError, Follow
 from ferro_alloc.sim._held import SHOWN, Given, Held, Outcome, Reached
-from ferro_alloc.sim._sources import Source, is_of_program, position_of, source_of
+from ferro_alloc.sim._sources import (
+    Source,
+    is_of_program,
+    number_of,
+    position_of,
+    search_lock,
+    source_of,
+)
 
 COMPREHENSIONS = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
 LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -29,26 +34,15 @@ Returned = frozenset[Given]
 Reads = Held | Returned
 """What the innermost call reads, or what an outer call returns."""
 
-_known: dict[tuple[str, CodeType, int, Reads], Outcome] = {}
+_known: dict[tuple[str, int, int, Reads], Outcome] = {}
 """Equal code may be of different files."""
-_lock = threading.RLock()
-"""Held by a search, for the modules it uses keep what is not complete yet."""
-
-
-def _renew_lock() -> None:
-    """A thread that the child of a fork lacks may hold the lock."""
-    global _lock
-    _lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
 
 
 def _use_in(frame: FrameType, reads: Reads) -> Outcome:
     code = frame.f_code
-    key = (code.co_filename, code, frame.f_lasti, reads)
+    key = (code.co_filename, number_of(code), frame.f_lasti, reads)
     if key not in _known:
-        with _lock:
+        with search_lock:
             if key not in _known:
                 _known[key] = _found_use(frame, reads)
     return _known[key]

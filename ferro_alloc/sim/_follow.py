@@ -13,6 +13,9 @@ import ast
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
+from heapq import merge
+from operator import itemgetter
 
 from ferro_alloc.sim import _definitions
 from ferro_alloc.sim._branches import Branches, branches_around, value_of
@@ -92,7 +95,9 @@ OF_TORCH = {"torch", "nn", "F"}
 """Modules whose functions may make sizes of integers."""
 COMPARES = ("__lt__", "__gt__", "__le__", "__ge__", "__eq__", "__ne__")
 MAX_PARTS = 1_000_000
-"""A search of so many takes a second or two. A number that reaches more may decide."""
+"""A number that reaches more may decide. A search of so many takes some ten seconds."""
+EXACT_PARTS = 50_000
+"""So many are looked at anew for each read. Later searches end where an earlier one has been."""
 
 
 TOO_LONG = Reached("", "")
@@ -109,6 +114,76 @@ class DecidesError(Exception):
 
 _uses_of_arguments: dict[tuple[ast.AST, str, Held], Outcome] = {}
 
+PartWithin = tuple[ast.AST | None, bool, Part]
+
+
+class Earlier:
+    """What earlier searches have found."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Of parts, as often as one was looked at."""
+        self.outcomes: dict[PartWithin, Outcome] = {}
+        """Of parts, if what a function returns goes to its caller, and whether only that counts."""
+        self.bindings: set[ast.AST] = set()
+        """Targets and parameters that got a number which was followed."""
+
+
+_earlier = Earlier()
+
+
+class Loads(ast.AST):
+    """Stands for all expressions that load what a variable got at one place."""
+
+    def __init__(self, name: str, store: ast.AST) -> None:
+        super().__init__()
+        self.name = name
+        self.store = store
+
+
+@cache
+def _loads(name: str, store: ast.AST) -> Loads:
+    return Loads(name, store)
+
+
+Places = list[tuple[int, ast.expr]]
+_by_field: dict[tuple[object, Class | None], tuple[Places, dict[str, Places]]] = {}
+"""Of the loads of an object of a class: those that may take any field, and those of each field,
+with their places among all."""
+
+
+def _with_field(
+    source: Source, of: object, loads: Iterable[ast.expr], held: Held
+) -> Iterator[Part]:
+    """The loads of one object, but for those that only take fields without the number."""
+    field = held.first
+    if not isinstance(field, Field) or not field.name or held.text:
+        return ((load, held) for load in loads)
+    key = (of, field.of)
+    if key not in _by_field:
+        others, by_name = _by_field[key] = ([], {})
+        for place in enumerate(loads):
+            taken = source.parents[place[1]]
+            if isinstance(taken, ast.Attribute) and _is_field(field.of, taken.attr):
+                by_name.setdefault(taken.attr, []).append(place)
+            else:
+                others.append(place)
+    others, by_name = _by_field[key]
+    of_field = by_name.get(field.name, ())
+    return ((load, held) for _, load in merge(others, of_field, key=itemgetter(0)))
+
+
+def _is_field(of: Class | None, name: str) -> bool:
+    """Does no code run where an attribute of such an object is loaded?"""
+    return name not in FIELDS | COPIES | {"__dict__"} and (
+        of is None
+        or (
+            of.source.is_of_program
+            and _definitions.method(of, name) is None
+            and _definitions.has_field(of, name)
+        )
+    )
+
 
 class Search:
     """What the search of one read has looked at, in all files."""
@@ -123,11 +198,21 @@ class Search:
         self.choice: Reached | None = None
         """The first conditional expression that integers decide."""
         self._parts = 0
+        self.is_long = _earlier.count >= EXACT_PARTS
+        """Does it count what earlier searches have found?"""
+        self.outcomes: dict[PartWithin, Outcome] = {}
 
     def count_part(self) -> None:
         self._parts += 1
+        _earlier.count += 1
         if self._parts > MAX_PARTS:
             raise DecidesError(TOO_LONG)
+
+    def end(self) -> None:
+        """Keeps what was found, which is complete now."""
+        if self.is_long and self.choice is None:
+            _earlier.outcomes |= self.outcomes
+        _earlier.bindings |= self._bindings
 
     def add_binding(self, node: ast.AST, held: Held) -> None:
         if not held.keys:
@@ -141,7 +226,7 @@ class Search:
 
     def is_held(self, binding: ast.AST) -> bool:
         """Does it give a variable the number?"""
-        return binding in self._bindings
+        return binding in self._bindings or (self.is_long and binding in _earlier.bindings)
 
 
 class Follow:
@@ -157,7 +242,13 @@ class Follow:
         self._within = within
         self._given: set[Given] = set()
         self._seen: set[Part] = set()
-        self._left: list[tuple[ast.If, Held]] = []
+        self._at: Part | None = None
+        """The part that is looked at."""
+        self._came_from: dict[Part, Part | None] = {}
+        self._next: dict[Part, list[Part]] = {}
+        self._gives: list[tuple[Part | None, Given]] = []
+        self._is_first = before is None
+        self._left: list[tuple[Part | None, ast.If, Held]] = []
         """Branches to look at when all that gets the number is known."""
         self._search: Search = before._search if before else Search()
         is_inner = before is not None and not source.is_of_program
@@ -171,27 +262,85 @@ class Follow:
 
     def run(self, parts: Iterable[Part]) -> frozenset[Given]:
         rest: list[Part] = []
-        self._add(parts, rest)
-        while rest or self._left:
-            if not rest:
-                self._add(self._branch(*self._left.pop()), rest)
-                continue
-            part = rest.pop()
-            try:
-                self._add(self._step(*part), rest)
-            except DecidesError as error:
-                if not self._only_returns or error.reached == TOO_LONG:
-                    raise
-                if error.reached.what == CONVERSION:
-                    node, held = part
-                    self._add([(self._parents[node], held._replace(integers=True))], rest)
+        try:
+            self._add(parts, rest)
+            while rest or self._left:
+                if not rest:
+                    self._at, branch, held = self._left.pop()
+                    self._add(self._branch(branch, held), rest)
+                    continue
+                self._at = part = rest.pop()
+                try:
+                    self._add(self._go_on(part), rest)
+                except DecidesError as error:
+                    if not self._only_returns or error.reached == TOO_LONG:
+                        raise
+                    if error.reached.what == CONVERSION:
+                        node, held = part
+                        whole = held._replace(integers=True)
+                        self._add([(self._parents[node], whole)], rest)
+        except DecidesError as error:
+            self._keep_reached(error.reached)
+            raise
+        self._keep_outcomes()
+        if self._is_first:
+            self._search.end()
         return frozenset(self._given)
+
+    def _go_on(self, part: Part) -> Iterable[Part]:
+        known = _earlier.outcomes.get(self._key(part)) if self._search.is_long else None
+        node, held = part
+        if known is None and isinstance(node, Loads):
+            return self._loads_at(node.name, node.store, held)
+        if known is None:
+            return self._step(node, held)
+        if isinstance(known, Reached):
+            raise DecidesError(known)
+        for given in known:
+            self._give(given)
+        return []
+
+    def _key(self, part: Part) -> PartWithin:
+        return self._within, self._only_returns, part
+
+    def _give(self, given: Given) -> None:
+        self._given.add(given)
+        if self._search.is_long:
+            self._gives.append((self._at, given))
+
+    def _keep_reached(self, reached: Reached) -> None:
+        """Of the parts that led there."""
+        at = self._at
+        while at is not None and self._search.is_long:
+            _earlier.outcomes[self._key(at)] = reached
+            at = self._came_from[at]
+
+    def _keep_outcomes(self) -> None:
+        """Of all parts: what each gives was found by the parts that follow from it."""
+        if not self._search.is_long:
+            return
+        before: dict[Part, list[Part]] = {}
+        for part, following in self._next.items():
+            for each in following:
+                before.setdefault(each, []).append(part)
+        found: dict[Part, set[Given]] = {part: set() for part in self._seen}
+        for start, given in self._gives:
+            todo = [start] if start is not None else []
+            for part in todo:
+                if given not in found[part]:
+                    found[part].add(given)
+                    todo += before.get(part, ())
+        for part, gives in found.items():
+            self._search.outcomes[self._key(part)] = frozenset(gives) if gives else SHOWN
 
     def _add(self, parts: Iterable[Part], rest: list[Part]) -> None:
         for part in parts:
             self._search.count_part()
+            if self._search.is_long and self._at is not None:
+                self._next.setdefault(self._at, []).append(part)
             if part not in self._seen:
                 self._seen.add(part)
+                self._came_from[part] = self._at
                 rest.append(part)
 
     def _decides(self, what: str, node: ast.AST) -> DecidesError:
@@ -204,7 +353,7 @@ class Follow:
         branch = self._parents[condition]
         if not isinstance(branch, ast.If) or not self._may_show(branch):
             raise self._decides("condition", condition)
-        self._left.append((branch, held))
+        self._left.append((self._at, branch, held))
         return []
 
     def _branch(self, branch: ast.If, held: Held) -> Iterable[Part]:
@@ -284,7 +433,7 @@ class Follow:
                     yield node, held
             elif not self._source.is_of_program:
                 # A library calls it, such as torch the forward() of a module, for an outer call.
-                self._given.add(given)
+                self._give(given)
             elif _name_of(of) == "__init__" and of_call != "__init__":
                 yield node, held
             elif (argument := self._argument_of(node, of, parameter)) is not None:
@@ -332,15 +481,17 @@ class Follow:
                 yield from self._loads_of(value, held.inside(ANYWHERE))
             case ast.Name(id=name):
                 self._search.add_binding(target, held)
-                scope = self._source.binder(target, name)
                 stores: set[ast.AST] = {target}
                 is_changed = isinstance(self._parents[target], ast.AugAssign) and held.keys
                 if isinstance(target.ctx, ast.Load) or is_changed:  # all that have this object
-                    stores |= set(self._source.stores_before(target, name, scope))
+                    stores |= set(self._source.stores_before(target))
                     for store in stores:
                         yield from self._loads_of_origin(store, held)
-                for load in self._source.loads_of(name, stores):
-                    yield load, held
+                if self._search.is_long:
+                    yield from ((_loads(name, store), held) for store in stores)
+                    return
+                for store in stores:
+                    yield from self._loads_at(name, store, held)
             case ast.Attribute(value=value, attr=name):
                 found = meaning(self._source, value)
                 of = found.of if isinstance(found, Object) else None
@@ -352,6 +503,11 @@ class Follow:
                 yield from self._loads_of_object(value, held.inside(_key(index)))
                 if (of := self._class_of(value)) is not None:
                     yield from self._set_by(value, _definitions.methods(of, "__setitem__"), held)
+
+    def _loads_at(self, name: str, store: ast.AST, held: Held) -> Iterator[Part]:
+        """Those of what a variable got at one place."""
+        loads = self._source.loads_of(name, [store])
+        return _with_field(self._source, (name, store), loads, held)
 
     def _class_of(self, node: ast.expr) -> Class | None:
         found = meaning(self._source, node)
@@ -411,28 +567,27 @@ class Follow:
                 method = self._source.function(of)
                 name = self._source.self_of(method)
             case ast.Name(id=name):
-                method = self._source.binder(of, name)
+                method, _ = self._source.variables.of(of)
             case _:
                 return
         if name is not None and self._source.self_of(method) == name:
             yield from self._loads_of_self(self._parents[method], held)
         elif method is self._within and name in positional(method):
-            self._given.add(Given(Function(self._source, method), name, held))
+            self._give(Given(Function(self._source, method), name, held))
 
     def _loads_of_self(self, of: ast.AST, held: Held) -> Iterator[Part]:
         """Of a number that was stored in the object of a method of this class."""
         assert isinstance(of, ast.ClassDef)
-        for load in self._source.loads_of_self(of):
-            yield load, held
+        yield from _with_field(self._source, of, self._source.loads_of_self(of), held)
         within = self._within
         name = self._source.self_of(within) if within is not None else None
         if within is not None and name and self._source.is_related(self._parents[within], of):
-            self._given.add(Given(Function(self._source, within), name, held))
+            self._give(Given(Function(self._source, within), name, held))
 
     def _follow_return(self, function: ast.AST, held: Held, later: bool) -> Iterable[Part]:
         """`later`: the caller of the function gets an iterator or a task, which other code runs."""
         if function is self._within:
-            self._given.add(Given(Function(self._source, function), None, held))
+            self._give(Given(Function(self._source, function), None, held))
             return []
         if isinstance(function, ast.Lambda):
             return [(function, held.inside(CALLED))]
@@ -477,9 +632,10 @@ class Follow:
                 if isinstance(each, ast.arg) and each.arg == parameter:
                     self._search.add_binding(each, held)
             loads = of.source.loads_of(parameter, [of.node])
+            parts = _with_field(of.source, (parameter, of.node), loads, held)
             use: Outcome
             try:
-                use = Follow(of.source, of.node, self).run((load, held) for load in loads)
+                use = Follow(of.source, of.node, self).run(parts)
             except DecidesError as error:
                 use = error.reached
             _uses_of_arguments[key] = use

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from types import CodeType, FrameType
+from types import FrameType
 
 from ferro_alloc.sim._sources import (
-    FUNCTIONS,
     Source,
     is_of_program,
     is_of_torch,
     name_of,
+    number_of,
     position_of,
     source_of,
 )
+from ferro_alloc.sim._variables import FUNCTIONS
 
 UNRELATED = {"KeyboardInterrupt", "SystemExit", "GeneratorExit", "StopIteration", "ImportError"}
 UNRELATED |= {"ModuleNotFoundError", "OSError", "IOError", "FileNotFoundError", "EOFError"}
@@ -24,7 +25,7 @@ UNRELATED |= {"ZeroDivisionError", "OverflowError", "MemoryError", "OutOfMemoryE
 """Not `torch.linalg.LinAlgError`, nor a class that it derives from."""
 ENDS = {"exit", "_exit", "abort", "quit"}
 
-_known: dict[tuple[str, CodeType, int], str] = {}
+_known: dict[tuple[str, int, int], str] = {}
 
 
 def handler_around(frame: FrameType | None) -> str:
@@ -36,7 +37,7 @@ def handler_around(frame: FrameType | None) -> str:
     try:
         while frame is not None:
             file = frame.f_code.co_filename
-            key = (file, frame.f_code, frame.f_lasti)
+            key = (file, number_of(frame.f_code), frame.f_lasti)
             if key not in _known:
                 _known[key] = _handler_in(frame) if _may_handle(file) else ""
             if _known[key]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ast
 import dis
-import linecache
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -29,12 +28,15 @@ from ferro_alloc.sim._sources import (
     Source,
     is_of_program,
     name_of,
+    number_of,
     position_of,
     positional,
+    search_lock,
     source_of,
+    text_in,
     text_of,
+    without_collection,
 )
-from ferro_alloc.sim._variables import variables_of
 
 READS = {"item", "tolist", "cpu", "numpy"}
 """Methods of tensors whose result is what was read."""
@@ -67,6 +69,9 @@ BAD_FORMAT = re.compile(r"%[^a-zA-Z%]*[c*]|:[^{}]*c\}|\{[^{}]*\{(?!\{)")
 MISSING = {"NameError", "UnboundLocalError", "AttributeError", "Exception", "BaseException"}
 """Exceptions of variables and attributes that do not exist."""
 MAX_PARTS = 20_000
+EXACT_PARTS = 50_000
+"""So many are looked at anew for each read. Later searches of the same program end where an earlier
+one has been."""
 MAX_KEYS = 4
 ANYWHERE = object()
 Key = object
@@ -122,7 +127,7 @@ LOOSE = Held((), True)
 OBJECT = Held((), False, True)
 Part = tuple[Source, ast.AST, Held]
 
-_known: dict[tuple[str, str, CodeType, int, bool], bool] = {}
+_known: dict[tuple[str, str, int, int, bool], bool] = {}
 
 
 def is_harmless(frame: FrameType, as_text: bool = False) -> bool:
@@ -137,9 +142,11 @@ def is_harmless(frame: FrameType, as_text: bool = False) -> bool:
         code = frame.f_code
         if not as_text and selects_one(frame, _operation(code, frame.f_lasti)):
             return True
-        key = (code.co_filename, str(frame.f_globals.get("__name__")), code, frame.f_lasti, as_text)
+        module = str(frame.f_globals.get("__name__"))
+        key = (code.co_filename, module, number_of(code), frame.f_lasti, as_text)
         if key not in _known:
-            _known[key] = _is_harmless(frame, as_text)
+            with search_lock:
+                _known[key] = _is_harmless(frame, as_text)
         return _known[key]
     except Exception:
         return False
@@ -158,8 +165,9 @@ def are_shown(source: Source, targets: list[ast.expr], program: Program) -> bool
 def _is_harmless(frame: FrameType, as_text: bool) -> bool:
     code = frame.f_code
     source = source_of(code.co_filename, frame.f_globals)
-    text = "".join(linecache.getlines(code.co_filename, frame.f_globals))
-    if source is None or not source.is_of_program or code not in _codes(text, source.file):
+    if source is None or not source.is_of_program:
+        return False
+    if number_of(code) not in _codes_of(source, text_in(code.co_filename, frame.f_globals)):
         return False
     if source.module != frame.f_globals.get("__name__"):
         return False  # two modules have this file
@@ -184,12 +192,13 @@ def _is_harmless(frame: FrameType, as_text: bool) -> bool:
 
 
 @cache
-def _codes(text: str, file: str) -> frozenset[CodeType]:
+def _codes_of(source: Source, text: str) -> frozenset[int]:
     """The code of a file and of its functions."""
-    found = [compile(text, file, "exec", dont_inherit=True)]
-    for each in found:
-        found += [one for one in each.co_consts if isinstance(one, CodeType)]
-    return frozenset(found)
+    with without_collection():
+        found = [compile(text, source.file, "exec", dont_inherit=True)]
+        for each in found:
+            found += [one for one in each.co_consts if isinstance(one, CodeType)]
+        return frozenset(map(number_of, found))
 
 
 def _operation(code: CodeType, at: int) -> str:
@@ -254,10 +263,21 @@ class _Search:
         self._branches = Branches(program, names)
         self._rest: list[Part] = []
         self._seen: set[Part] = set()
-        self._branches_left: list[tuple[Source, ast.If | ast.IfExp]] = []
+        self._branches_left: list[tuple[Part, ast.If | ast.IfExp]] = []
         """To look at when all that gets the number is known."""
         self._held: set[ast.AST] = set()
         """Targets and parameters that get the number."""
+        self._came_from: dict[Part | None, Part | None] = {}
+        self._at: Part | None = None
+        """The part that is looked at."""
+        self._done: set[tuple[object, ...]] = set()
+        """Variables, attributes, classes and functions whose uses were added already: many places
+        may store the number in one."""
+
+    def _is_new(self, *of: object) -> bool:
+        is_new = of not in self._done
+        self._done.add(of)
+        return is_new and not (self._is_long and of in self._program.earlier.done)
 
     def run(self, source: Source, node: ast.AST, held: Held) -> None:
         self._add(source, node, held)
@@ -286,27 +306,64 @@ class _Search:
         """Checks that no handler tells whether the branch made the variable or the attribute."""
         nodes: list[tuple[Source, ast.AST]] = []
         if isinstance(target, ast.Attribute):
-            nodes += self._attributes(target.attr)
+            if self._is_new("missing", target.attr):
+                nodes += self._attributes(target.attr)
         elif isinstance(target, ast.Name):
-            variables = variables_of(source)
+            variables = source.variables
             of = variables.of(target)
+            if not self._is_new("missing", of):
+                return
             nodes += [(source, each) for each in (*variables.bindings[of], *variables.loads[of])]
         loads = [(each, node) for each, node in nodes if not _is_stored(node)]
         if all(_is_in_branch(each, node) for each, node in nodes if _is_stored(node)):
             _check(not any(_is_tried(each, node) for each, node in loads))
 
     def _go_on(self) -> None:
-        while self._rest or self._branches_left:
-            if self._rest:
-                self._step(*self._rest.pop())
-            else:
-                self._branch(*self._branches_left.pop())
+        earlier = self._program.earlier
+        try:
+            while self._rest or self._branches_left:
+                if self._rest:
+                    part = self._rest.pop()
+                    self._at = part
+                    if not self._is_known(part):
+                        self._step(*part)
+                else:
+                    part, branch = self._branches_left.pop()
+                    self._at = part
+                    self._branch(part[0], branch)
+        except HarmfulError:
+            at = self._at
+            while at is not None:
+                earlier.harmful.add(at)
+                at = self._came_from[at]
+            raise
+        finally:
+            earlier.count += len(self._seen)
+        earlier.harmless |= self._seen
+        earlier.done |= self._done
+        earlier.held |= self._held
+
+    @property
+    def _is_long(self) -> bool:
+        """Does it count what earlier searches have found?"""
+        return self._program.earlier.count >= EXACT_PARTS
+
+    def _is_known(self, part: Part) -> bool:
+        """Has an earlier search gone on from there, to harmless places only?"""
+        if not self._is_long:
+            return False
+        _check(part not in self._program.earlier.harmful)
+        return part in self._program.earlier.harmless
+
+    def _is_held(self, binding: ast.AST) -> bool:
+        return binding in self._held or (self._is_long and binding in self._program.earlier.held)
 
     def _add(self, source: Source, node: ast.AST, held: Held) -> None:
         part = (source, node, held)
         if part not in self._seen:
             _check(len(self._seen) < MAX_PARTS)
             self._seen.add(part)
+            self._came_from[part] = self._at
             self._rest.append(part)
 
     def _step(self, source: Source, node: ast.AST, held: Held) -> None:
@@ -346,7 +403,7 @@ class _Search:
                 go_on(held.number())
             case ast.If(test=test) if test is node:
                 _check(not held.is_object)
-                self._branches_left.append((source, parent))
+                self._branches_left.append(((source, node, held), parent))
             case ast.BoolOp(values=values) if source.is_condition(parent):
                 after = values[_place(node, values) + 1 :]
                 _check(all(self._branches.is_simple(source, each) for each in after))
@@ -355,7 +412,7 @@ class _Search:
                 go_on(held)
             case ast.IfExp() if not isinstance(node, ast.Call):
                 _check(not held.is_object)
-                self._branches_left.append((source, parent))
+                self._branches_left.append(((source, node, held), parent))
             case ast.BoolOp(values=[*_, last]) if last is node:
                 go_on(held)
             case ast.Tuple(elts=elements, ctx=ast.Load()):
@@ -406,10 +463,10 @@ class _Search:
     def _branch(self, source: Source, branch: ast.If | ast.IfExp) -> None:
         """Follows what a branch assigns or gives, which the number decides on."""
         if isinstance(branch, ast.IfExp):
-            _check(self._branches.chooses_host(source, branch, self._held.__contains__))
+            _check(self._branches.chooses_host(source, branch, self._is_held))
             self._add(source, branch, LOOSE)
             return
-        targets = self._branches.assigned(source, branch, self._held.__contains__)
+        targets = self._branches.assigned(source, branch, self._is_held)
         if targets is None:
             raise HarmfulError
         for target in targets:
@@ -464,7 +521,7 @@ class _Search:
             case ast.Name():
                 if not (held.path or held.is_object):
                     self._held.add(target)
-                self._hold(source, *variables_of(source).of(target), held)
+                self._hold(source, *source.variables.of(target), held)
             case ast.Attribute():
                 self._hold_attribute(source, target, held)
             case ast.Subscript(value=value, slice=index):
@@ -491,7 +548,7 @@ class _Search:
         match of:
             case ast.Name():
                 _check(self._names.gets_only(source, of, what))
-                self._hold(source, *variables_of(source).of(of), held)
+                self._hold(source, *source.variables.of(of), held)
             case ast.Attribute():
                 self._hold_attribute(source, of, held, what)
             case _:
@@ -502,7 +559,9 @@ class _Search:
         _check(not isinstance(scope, ast.ClassDef) and not name.startswith("__"))
         # Other modules may load variables of one that they import.
         _check(not isinstance(scope, ast.Module) or self._program.is_main(source))
-        variables = variables_of(source)
+        if not self._is_new(scope, name, held):
+            return
+        variables = source.variables
         for load in variables.loads[scope, name]:
             self._add(source, load, held)
         for target in variables.bindings[scope, name]:
@@ -517,8 +576,10 @@ class _Search:
         if of is None:
             raise HarmfulError
         name = target.attr
+        if not self._is_new(of, name, held, what):
+            return
         _check(not name.startswith("__") and not self._program.reaches_attribute(name))
-        _check(not variables_of(source).bindings[of, name])  # it may be a descriptor
+        _check(not source.variables.bindings[of, name])  # it may be a descriptor
         self._check_class(source, of)
         for each, node in self._attributes(name):
             is_changed = isinstance(each.parents[node], ast.AugAssign)
@@ -534,9 +595,11 @@ class _Search:
 
     def _check_class(self, source: Source, of: ast.ClassDef) -> None:
         """Checks that no library gets an object of the class, whose attributes it might load."""
+        if not self._is_new(of):
+            return
         _check(not of.bases and not of.keywords and not of.decorator_list)
         _check(not self._program.has_class_of(of.name))
-        _check(isinstance(variables_of(source).scope(of), ast.Module | ast.FunctionDef))
+        _check(isinstance(source.variables.scope(of), ast.Module | ast.FunctionDef))
         self._follow_definition(source, of, OBJECT)
         for line in of.body:
             if (first := source.self_of(line)) is not None:
@@ -546,9 +609,8 @@ class _Search:
         for source in self._program.sources(name):
             if source is None:
                 raise HarmfulError
-            for node in source.parents:
-                if isinstance(node, ast.Attribute) and node.attr == name:
-                    yield source, node
+            for node in source.all_attributes[name]:
+                yield source, node
 
     # What becomes of an object that has it.
 
@@ -756,21 +818,23 @@ class _Search:
             _check(place < len(names))
             name = names[place]
         if not (held.path or held.is_object):
-            self._held.update(variables_of(found.source).bindings[function, name][:1])
+            self._held.update(found.source.variables.bindings[function, name][:1])
         self._hold(found.source, function, name, held)
 
     def _return(self, source: Source, function: ast.AST, held: Held) -> None:
         """Follows the results of all calls of a function."""
-        _check(self._names.is_plain(function) and not _is_generator(source, function))
+        _check(self._names.is_plain(function) and function not in source.generators)
         if (of := source.class_of(function)) is not None:
             self._check_class(source, of)
         self._follow_definition(source, function, held)
 
     def _follow_definition(self, source: Source, of: ast.AST, held: Held) -> None:
         """Follows the results of all calls of a function, a method or a class."""
-        variables = variables_of(source)
+        variables = source.variables
         scope, name = variables.of_definition(of)
         _check(not name.startswith("__"))
+        if not self._is_new(of, held):
+            return
         for load in variables.loads[scope, name]:
             self._follow_call(source, load, held)
         is_method = isinstance(scope, ast.ClassDef)
@@ -788,12 +852,10 @@ class _Search:
         for source in self._program.sources(name):
             if source is None:
                 raise HarmfulError
-            for node in source.parents:
-                match node:
-                    case ast.alias(name=imported, asname=str()) if imported == name:
-                        raise HarmfulError
-                    case ast.Name(id=loaded, ctx=ast.Load()) if loaded == name:
-                        self._follow_call(source, node, held)
+            named = source.variables.named[name]
+            _check(not any(isinstance(each, ast.alias) and each.asname for each in named))
+            for node in source.loads[name]:
+                self._follow_call(source, node, held)
 
     def _follow_call(self, source: Source, load: ast.AST, held: Held) -> None:
         """Follows the result of a call. Other uses of the function or class may be such too."""
@@ -843,13 +905,6 @@ def _key(node: ast.expr) -> Key:
         case ast.Constant(value=str(key)):
             return key
     return ANYWHERE
-
-
-def _is_generator(source: Source, function: ast.AST) -> bool:
-    return any(
-        isinstance(node, ast.Yield | ast.YieldFrom) and source.function(node) is function
-        for node in ast.walk(function)
-    )
 
 
 def _may_not_fit(spec: ast.expr) -> bool:

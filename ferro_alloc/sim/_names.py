@@ -8,12 +8,12 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
+from collections.abc import Hashable
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from ferro_alloc.sim._program import Program
 from ferro_alloc.sim._sources import Source, decorators, is_of_program, name_of, source_of
-from ferro_alloc.sim._variables import variables_of
 
 NEW_ARRAYS = {"zeros", "ones", "empty", "full"}
 NEW_CONTAINERS = {"collections.deque", "collections.defaultdict", "collections.OrderedDict"}
@@ -56,7 +56,7 @@ class Names:
         self._program = program
         self._first = source
         self._globals = variables
-        self._known: dict[tuple[str, Source, ast.AST, str], bool] = {}
+        self._known: dict[Hashable, bool] = program.known_values
         """Whether all that a variable gets is such a value."""
 
     # Imports and builtins.
@@ -65,7 +65,7 @@ class Names:
         """Is it a function of Python?"""
         if not isinstance(name, ast.Name) or not hasattr(builtins, name.id):
             return False
-        variables = variables_of(source)
+        variables = source.variables
         return not (
             variables.has_star_import
             or variables.bindings[variables.of(name)]
@@ -77,7 +77,7 @@ class Names:
         """What an expression stands for by an import, as in "numpy.mean"; empty if by none."""
         match node:
             case ast.Name():
-                variables = variables_of(source)
+                variables = source.variables
                 bindings = variables.bindings[variables.of(node)]
                 found = {_named(source, each) for each in bindings}
                 return found.pop() if len(found) == 1 else ""
@@ -101,7 +101,7 @@ class Names:
         "torch.optim.", stands for all of its functions."""
         if not isinstance(node, ast.Name) or not self.is_foreign(maker.rpartition(".")[0]):
             return False
-        variables = variables_of(source)
+        variables = source.variables
         bindings = variables.bindings[variables.of(node)]
         for target in bindings:
             match source.parents[target]:
@@ -172,7 +172,7 @@ class Names:
 
     def gets_only(self, source: Source, name: ast.Name, what: str) -> bool:
         """Does a variable of a function or of the main file get only such values?"""
-        variables = variables_of(source)
+        variables = source.variables
         scope, text = variables.of(name)
         if isinstance(scope, ast.Module):
             if not self._program.is_main(source):
@@ -181,7 +181,7 @@ class Names:
             return False
         key = (what, source, scope, text)
         if key not in self._known:
-            before = set(self._known)
+            before = len(self._known)
             self._known[key] = True  # as far as it depends on itself
             bindings = variables.bindings[scope, text]
             loads = variables.loads[scope, text] if what == DEEP else []
@@ -190,8 +190,8 @@ class Names:
                 or not all(self.gets(source, each, what) for each in bindings)
                 or not all(self.keeps_own(source, each) for each in loads)
             ):
-                for each in self._known.keys() - before:
-                    del self._known[each]  # they may depend on it
+                while len(self._known) > before:
+                    self._known.popitem()  # the later ones may depend on it
                 self._known[key] = False
         return self._known[key]
 
@@ -292,7 +292,7 @@ class Names:
 
     def function(self, source: Source, called: ast.expr) -> Function | None:
         """The function or method that an expression stands for."""
-        variables = variables_of(source)
+        variables = source.variables
         match called:
             case ast.Name():
                 match variables.bindings[variables.of(called)]:
@@ -323,7 +323,7 @@ class Names:
         source = source_of(file, module.__dict__)
         if source is None or module.__dict__.get(name) is not value:
             return None
-        match variables_of(source).bindings[source.tree, name]:
+        match source.variables.bindings[source.tree, name]:
             case [ast.FunctionDef() as node] if not self._program.replaces(name):
                 return Function(source, node)
         return None
@@ -335,8 +335,7 @@ class Names:
         found = [
             node
             for each in self._program.sources(name)
-            for node in (each.parents if each is not None else [None])
-            if node is None or getattr(node, "name", None) == name
+            for node in (each.variables.named[name] if each is not None else [None])
         ]
         match found:
             case [ast.FunctionDef() as node] if source.parents.get(node) is of:
@@ -347,7 +346,7 @@ class Names:
         """Of the first parameter of a method."""
         if not isinstance(node, ast.Name):
             return None
-        variables = variables_of(source)
+        variables = source.variables
         method, name = variables.of(node)
         match variables.bindings[method, name]:
             case [ast.arg()] if source.self_of(method) == name:
@@ -357,7 +356,7 @@ class Names:
 
     def _class_of_object(self, source: Source, node: ast.Name) -> ast.ClassDef | None:
         """Of a variable that gets only objects of one class of this file."""
-        variables = variables_of(source)
+        variables = source.variables
         found: set[ast.AST] = set()
         for target in variables.bindings[variables.of(node)]:
             match source.parents[target]:

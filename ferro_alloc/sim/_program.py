@@ -7,17 +7,27 @@ found without need only makes a verdict unsure.
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import linecache
 import re
 import sys
-from collections.abc import Iterator
-from functools import cached_property
+from collections.abc import Hashable, Iterator
+from functools import cache, cached_property
+from operator import is_
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import Any
 
-from ferro_alloc.sim._sources import Source, is_of_program, source_of
+from ferro_alloc.sim import _texts
+from ferro_alloc.sim._sources import (
+    Source,
+    is_of_program,
+    modules_of_program,
+    source_of,
+    text_in,
+)
+from ferro_alloc.sim._texts import Texts
 
 REFLECTS = re.compile(
     r"(?<![.\w])(?<!def )(?:exec|eval|locals|globals)\s*\(|(?<![.\w])vars\(\s*\)|__globals__"
@@ -91,40 +101,99 @@ _last: list[Program] = []
 
 def program_around(frame: FrameType) -> Program:
     """The program that `frame` belongs to, the same one as long as no file is loaded."""
-    program = Program(frame)
-    if not _last or not _last[0].is_as(program):
-        _last[:] = [program]
+    frames = _Frames(frame)
+    last = _last[0] if _last else None
+    if last is None or not last.is_known(frames):
+        program = Program(frames, last)
+        if last is not None and program.is_as(last):
+            last.renew(program)
+        else:
+            _last[:] = [program]
     return _last[0]
 
 
-class Program:
-    """The loaded files of a program, and those of the frames that run, `frame` and around."""
+class _Frames:
+    """Of the frames that run, `frame` and around, what the modules do not tell."""
 
     def __init__(self, frame: FrameType) -> None:
-        self._variables: dict[str, dict[str, Any]] = {}
-        """Of the modules, by their files."""
-        self._is_twice: set[str] = set()
-        self._is_whole = True
+        self.modules = modules_of_program()
+        self.others: dict[tuple[str, int], dict[str, Any]] = {}
+        """The variables of files, by the file and their identity."""
+        self.are_whole = True
         """Is all code that shares its variables with the frames in their files? Not so the cells of
         a notebook."""
         at: FrameType | None = frame
         while at is not None:
-            self._add(at.f_code.co_filename, at.f_globals)
-            if is_of_program(at.f_code.co_filename):
-                self._is_whole &= _is_file_of(at.f_code.co_filename, at.f_globals)
+            file, variables = at.f_code.co_filename, at.f_globals
+            if is_of_program(file):
+                if self.modules.get(file, [None])[0] is not variables:
+                    self.others[file, id(variables)] = variables
+                if self.are_whole:
+                    self.are_whole = _is_file_of(file, variables)
             at = at.f_back
-        for module in list(sys.modules.values()):
-            file = module.__dict__.get("__file__") if type(module) is ModuleType else None
-            if isinstance(file, str):
-                self._add(file, module.__dict__)
-        self._texts = {
-            file: "".join(linecache.getlines(file, variables))
-            for file, variables in self._variables.items()
-        }
+
+
+class Earlier:
+    """What the searches of `_harmless` have looked at in a program."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Of parts, as often as one was looked at."""
+        self.harmless: set[tuple[object, ...]] = set()
+        self.harmful: set[tuple[object, ...]] = set()
+        """Parts that something follows from which may decide."""
+        self.done: set[tuple[object, ...]] = set()
+        """Variables, attributes, classes and functions whose uses are harmless."""
+        self.held: set[ast.AST] = set()
+        """Targets and parameters that get a number which was followed."""
+
+
+class Program:
+    """The loaded files of a program, and those of the frames that run."""
+
+    def __init__(self, frames: _Frames, before: Program | None = None) -> None:
+        self._frames = frames
+        self._variables: dict[str, dict[str, Any]] = {}
+        """Of the modules, by their files."""
+        self._is_twice: set[str] = set()
+        self._is_whole = frames.are_whole
+        for (file, _), variables in frames.others.items():
+            self._add(file, variables)
+        for file, each in frames.modules.items():
+            for variables in each:
+                self._add(file, variables)
+        self._texts = {file: text_in(file, of) for file, of in self._variables.items()}
+        self._entries = self._lines()
+        self._index = Texts()
+        if before is not None and before._index.are_in(self._texts):
+            self._index = before._index
+        for file, text in self._texts.items():
+            self._index.add(file, text)
+        self.earlier = Earlier()
+        self.known_values: dict[Hashable, bool] = {}
+        """What `Names` has found out."""
 
     def _add(self, file: str, variables: dict[str, Any]) -> None:
-        if is_of_program(file) and self._variables.setdefault(file, variables) is not variables:
+        if self._variables.setdefault(file, variables) is not variables:
             self._is_twice.add(file)
+
+    def _lines(self) -> list[object]:
+        """What `linecache` has of the files: another object if it has read one again."""
+        return list(map(linecache.cache.get, self._variables))
+
+    def is_known(self, frames: _Frames) -> bool:
+        """Is it certain, without a look at the texts, that these frames are of this program?"""
+        return (
+            frames.modules is self._frames.modules
+            and frames.others.keys() == self._frames.others.keys()
+            and frames.are_whole == self._is_whole
+            and all(map(is_, self._lines(), self._entries))
+        )
+
+    def renew(self, same: Program) -> None:
+        """Takes what tells that these frames are of the program."""
+        self._frames, self._variables = same._frames, same._variables
+        self._entries = same._entries
 
     def is_as(self, other: Program) -> bool:
         """Has it the same files?"""
@@ -137,14 +206,17 @@ class Program:
 
     def sources(self, word: str) -> Iterator[Source | None]:
         """The files that contain a word; None for one that cannot be parsed."""
-        pattern = re.compile(rf"\b{re.escape(word)}\b")
-        for file, text in self._texts.items():
-            if pattern.search(text):
+        for file in self._index.keys_with(_texts.words, word):
+            if file in self._variables:  # a later program may have more
                 yield source_of(file, self._variables[file])
 
     def _has(self, pattern: re.Pattern[str] | str) -> bool:
         found = re.compile(pattern, re.MULTILINE) if isinstance(pattern, str) else pattern
-        return any(found.search(text) for text in self._texts.values())
+        return self._index.has(found)
+
+    def _names(self, name: str, *kinds: _texts.Words) -> bool:
+        """Is it one of these kinds of words?"""
+        return any(self._index.keys_with(kind, name) for kind in kinds)
 
     @cached_property
     def reflects(self) -> bool:
@@ -210,46 +282,54 @@ class Program:
 
     def reaches_attribute(self, name: str) -> bool:
         """May code load or store an attribute of an object without its name?"""
-        return self._has(rf"\bdef\s+{name}\b|^\s*{name}\s*:") or self.reaches_name(name)
+        return self._names(name, _texts.defined, _texts.annotated) or self.reaches_name(name)
 
     def reaches_name(self, name: str) -> bool:
         """May code load an attribute of any object without its name?"""
-        if self._has(ATTRIBUTES):
-            return True
-        for text in self._texts.values():
-            named = GETS_ATTRIBUTE.findall(text)
-            if name in named or len(named) < len(re.findall(r"\bgetattr\b", text)):
-                return True
-        return False
+        return self._reaches_all or name in self._reached
+
+    @cached_property
+    def _reaches_all(self) -> bool:
+        return self._has(ATTRIBUTES) or any(
+            len(GETS_ATTRIBUTE.findall(text)) < len(re.findall(r"\bgetattr\b", text))
+            for text in self._texts.values()
+        )
+
+    @cached_property
+    def _reached(self) -> set[str]:
+        return {name for text in self._texts.values() for name in GETS_ATTRIBUTE.findall(text)}
 
     def defines(self, name: str) -> bool:
         """Does it have a function of this name, or set an attribute of it?"""
-        return self._has(
-            rf"\bdef\s+{name}\b|(?<!\bself)\.{name}\s*=(?!=)|setattr\s*\([^\n]*[\"']{name}[\"']"
-        )
+        return self._names(name, _texts.defined) or self.sets_variable(name)
 
     def may_define(self, name: str) -> bool:
         """Does an object of the program have a method of this name?"""
-        assigned = rf"^[\s\w,]*\b{name}\b[\w\s,]*(?::[^=\n]+)?=(?!=)|\.{name}\s*=(?!=)"
-        return self.defines(name) or self._has(rf"{assigned}|__getattr(?:ibute)?__")
+        return (
+            self.defines(name)
+            or self._names(name, _texts.assigned, _texts.set_attributes)
+            or self._has(r"__getattr(?:ibute)?__")
+        )
 
     def runs(self, name: str) -> bool:
         """May an attribute of this name run code of the program?"""
-        return self._has(
-            rf"\bdef\s+{name}\b|\bdef\s+__getattr(?:ibute)?__|__get__|\bproperty\(|\bparametriz"
+        return self._names(name, _texts.defined) or self._has(
+            r"\bdef\s+__getattr(?:ibute)?__|__get__|\bproperty\(|\bparametriz"
         )
 
     def sets_variable(self, name: str) -> bool:
         """May a module set the variable of another one?"""
-        return self._has(rf"(?<!\bself)\.{name}\s*=(?!=)|setattr\s*\([^\n]*[\"']{name}[\"']")
+        return self._names(name, _texts.set_of_others, _texts.set_by_text)
 
     def replaces(self, name: str) -> bool:
         """May it replace the function of this name by another?"""
-        return self._has(rf"\.{name}\s*=(?!=)|[\"']{name}[\"']|\bsetattr\b|\breload\b")
+        return self._names(name, _texts.set_attributes, _texts.quoted) or self._has(
+            r"\bsetattr\b|\breload\b"
+        )
 
     def has_class_of(self, name: str) -> bool:
         """Are classes derived from the class of this name?"""
-        return self._has(rf"class\s+\w+\s*\([^)]*\b{name}\b")
+        return self._names(name, _texts.bases)
 
     def _unloaded(self) -> Iterator[bool]:
         """Of each imported name, whether it is a file of the program that is not loaded yet."""
@@ -278,7 +358,12 @@ def _is_empty(file: str) -> bool:
 def _is_file_of(file: str, variables: dict[str, Any]) -> bool:
     """Is it the file of the module with these variables?"""
     of = variables.get("__file__")
-    return isinstance(of, str) and Path(of).resolve() == Path(file).resolve()
+    return isinstance(of, str) and (of == file or _resolved(of) == _resolved(file))
+
+
+@cache
+def _resolved(file: str) -> Path:
+    return Path(file).resolve()
 
 
 def _absolute(name: str, package: str) -> str:

@@ -966,12 +966,12 @@ CHANGED = {
 
 FORK = """\
 import os, signal, sys, threading
-from ferro_alloc.sim import _float_uses
+from ferro_alloc.sim import _float_uses, _sources
 def read():
     return 3 if _float_uses.reached(sys._getframe(1)) else 4
 is_held = threading.Event()
 def hold():
-    with _float_uses._lock:
+    with _sources.search_lock:
         is_held.set()
         threading.Event().wait(50)
 threading.Thread(target=hold, daemon=True).start()
