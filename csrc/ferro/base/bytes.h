@@ -2,8 +2,10 @@
 #pragma once
 
 #include <bit>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace ferro {
 
@@ -22,9 +24,15 @@ constexpr std::size_t align_up(std::size_t value, std::size_t alignment) {
 constexpr bool is_aligned(std::size_t value, std::size_t alignment) {
   return (value & (alignment - 1)) == 0;
 }
-// Quotient rounded up, for any positive divisor.
-constexpr std::size_t ceil_div(std::size_t value, std::size_t divisor) {
+// The quotient rounded up, and the next multiple, of numbers that are not negative. Any positive
+// divisor.
+template <std::integral Number>
+constexpr Number ceil_div(Number value, std::type_identity_t<Number> divisor) {
   return value / divisor + (value % divisor != 0 ? 1 : 0);
+}
+template <std::integral Number>
+constexpr Number round_up(Number value, std::type_identity_t<Number> step) {
+  return ceil_div(value, step) * step;
 }
 
 }  // namespace ferro

@@ -1,5 +1,7 @@
 #include "sim/graphs/graph.h"
 
+#include "ferro/base/bytes.h"
+
 #include <algorithm>
 #include <cstring>
 #include <unordered_map>
@@ -39,7 +41,7 @@ KernelArguments::KernelArguments(const std::vector<std::size_t>& sizes, void* co
   std::size_t total = 0;
   for (const std::size_t bytes : sizes) {
     offsets.push_back(total);
-    total += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    total += align_up(bytes, kAlignment);
   }
   bytes_.resize(total);
   for (std::size_t i = 0; i < sizes.size(); ++i) {

@@ -1,5 +1,6 @@
 #include "ferro/core/blocks/block_tiling.h"
 
+#include "ferro/base/bytes.h"
 #include "ferro/base/check.h"
 
 #include <algorithm>
@@ -132,7 +133,7 @@ std::vector<Block*> BlockTiling::growth_candidates(std::size_t request, std::siz
     gaps_.for_each([&](Block* gap) { gaps.push_back(gap); });
     return gaps;
   }
-  const std::size_t pages = (request + page_bytes_ - 1) / page_bytes_ + spare;
+  const std::size_t pages = ceil_div(request, page_bytes_) + spare;
   if (Block* gap = gaps_.first_fit(pages * page_bytes_)) {
     gaps.push_back(gap);
   }

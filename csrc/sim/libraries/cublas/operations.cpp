@@ -5,7 +5,7 @@
 // They are declared here by their binary interface, not by cublas_api.h: the variants of a function
 // for all element types have the same one.
 #include "sim/libraries/cublas/handle.h"
-#include "sim/libraries/cublas_lt/blas_operation.h"
+#include "sim/libraries/cublas_lt/exported.h"
 
 #include <cstdint>
 
@@ -29,8 +29,6 @@ Precision precision_of(int type) {
 }
 
 }  // namespace
-
-#define FERRO_SIM_EXPORT extern "C" __attribute__((visibility("default")))
 
 #define FERRO_SIM_PRODUCT(name, precision)                                                        \
   FERRO_SIM_EXPORT int name(const BlasHandle* handle, int, int, int m, int n, int k, const void*, \

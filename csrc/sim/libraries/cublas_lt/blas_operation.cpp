@@ -1,5 +1,6 @@
 #include "sim/libraries/cublas_lt/blas_operation.h"
 
+#include "ferro/base/bytes.h"
 #include "sim/libraries/cuda/thread_context.h"
 
 #include <algorithm>
@@ -24,8 +25,6 @@ CUresult launch(CUfunction function, std::int64_t blocks, CUstream stream, void*
   return cuLaunchKernel(function, grid, 1, 1, 256, 1, 1, 0, stream, arguments, nullptr);
 }
 
-std::int64_t tiles(std::int64_t length, std::int64_t tile) { return (length + tile - 1) / tile; }
-
 }  // namespace
 
 Precision precision_of(cudaDataType type) {
@@ -45,7 +44,7 @@ CUresult enqueue_product(CUstream stream, Product product, Operands operands) {
   static const CUfunction function = load_function(kProductKernel.data());
   // One block is one step of 64 along k for a tile of 128 x 128.
   const std::int64_t blocks =
-      tiles(product.m, 128) * tiles(product.n, 128) * tiles(product.k, 64) * product.batch;
+      ceil_div(product.m, 128) * ceil_div(product.n, 128) * ceil_div(product.k, 64) * product.batch;
   void* arguments[] = {&product, &operands.a, &operands.b, &operands.out, &operands.workspace};
   static_assert(std::size(arguments) == 1 + kProductPointers);
   return launch(function, blocks, stream, arguments);

@@ -6,12 +6,28 @@
 
 #include <cuda.h>
 
+#include <cstdint>
 #include <library_types.h>
 
 namespace ferro::sim {
 
 // Complex elements count as real ones, elements of 8 bits as those of 16.
 Precision precision_of(cudaDataType type);
+
+// Bytes of an element of 16 bits or more.
+constexpr std::int64_t bytes_of(cudaDataType type) {
+  switch (type) {
+    case CUDA_R_16F:
+    case CUDA_R_16BF:
+      return 2;
+    case CUDA_R_32F:
+      return 4;
+    case CUDA_C_64F:
+      return 16;
+    default:
+      return 8;
+  }
+}
 
 // The addresses of a product's operands, result and workspace, or of arrays of such addresses.
 struct Operands {

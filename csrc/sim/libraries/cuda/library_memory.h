@@ -4,6 +4,7 @@
 // The sizes are those by which the free memory of an H200 fell. Not thread-safe.
 #pragma once
 
+#include "ferro/base/bytes.h"
 #include "sim/libraries/cuda/thread_context.h"
 
 #include <cuda.h>
@@ -32,8 +33,7 @@ class LibraryMemory {
     CUmemAllocationProp properties{};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
-    return cuMemCreate(&handle_, (bytes + kPage - 1) / kPage * kPage, &properties, 0) ==
-           CUDA_SUCCESS;
+    return cuMemCreate(&handle_, align_up(bytes, kPage), &properties, 0) == CUDA_SUCCESS;
   }
 
  private:

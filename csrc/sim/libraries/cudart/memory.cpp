@@ -1,4 +1,5 @@
 // Memory: allocation, host memory, copies, memsets, pools, sharing between processes.
+#include "ferro/base/bytes.h"
 #include "sim/libraries/cudart/state.h"
 
 #include <cuda.h>
@@ -69,8 +70,7 @@ cudaError_t cudaFree(void* ptr) {
 
 cudaError_t cudaMallocPitch(void** out, size_t* pitch, size_t width, size_t height) {
   if (pitch == nullptr) return finish(cudaErrorInvalidValue);
-  constexpr size_t kPitch = 512;
-  *pitch = (width + kPitch - 1) / kPitch * kPitch;
+  *pitch = ferro::align_up(width, 512);
   FERRO_SIM_FORWARD(allocate(out, *pitch * height));
 }
 

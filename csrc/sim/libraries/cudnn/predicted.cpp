@@ -1,5 +1,7 @@
 #include "sim/libraries/cudnn/predicted.h"
 
+#include "ferro/base/bytes.h"
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -12,8 +14,6 @@
 
 namespace ferro::sim {
 namespace {
-
-std::int64_t divided(std::int64_t number, std::int64_t by) { return (number + by - 1) / by; }
 
 // The exponent of the largest power of two that divides the number, at most 7.
 std::int64_t alignment(std::int64_t number) {
@@ -73,14 +73,14 @@ Features features_of(const ConvolutionShape& s) {
       (dense ? 1 : 0) + (unpadded ? 2 : 0), (same ? 1 : 0) + (patches ? 2 : 0));
 
   const auto of = [](std::int64_t a, std::int64_t tile, std::int64_t b, std::int64_t other) {
-    return divided(a, tile) * divided(b, other);
+    return ceil_div(a, tile) * ceil_div(b, other);
   };
   add(of(rows, 128, out, 128), of(rows, 64, out, 64), of(rows, 256, out, 64),
       of(out, 128, in * window, 128), of(out, 64, in * window, 64), of(out, 128, in * window, 64),
       of(positions, 128, in, 128), of(positions, 64, in, 64));
   // Sixteenths of a channel in full tiles.
   const auto padded = [](std::int64_t channels, std::int64_t tile) {
-    return divided(channels, tile) * tile * 16 / channels;
+    return round_up(channels, tile) * 16 / channels;
   };
   add(padded(out, 128), padded(out, 64), padded(in, 128), padded(in, 32), padded(in, 8),
       padded(out, 8));
@@ -116,7 +116,7 @@ Channels channels_of(const ConvolutionShape& s, Padding padding) {
   const std::int64_t eight = std::min<std::int64_t>(s.groups, 8);
   // Kernels for tensor cores read 16 bytes at once.
   const std::int64_t step = 16 / s.element;
-  const auto padded = [&](std::int64_t count) { return divided(count, step) * step; };
+  const auto padded = [&](std::int64_t count) { return round_up(count, step); };
   switch (padding) {
     case Padding::kNone:
       return {s.groups, in, out};

@@ -1,5 +1,7 @@
 #include "sim/libraries/cudnn/recurrent_sizes.h"
 
+#include "ferro/base/bytes.h"
+
 #include <algorithm>
 
 // cuDNN does not say what the parts of its memory hold. Comments name what has the size of a part.
@@ -31,10 +33,7 @@ std::int64_t all_matrices_of(const RecurrentShape& s) {
 }
 
 // Each part of a workspace begins at a multiple of 32 bytes.
-std::int64_t aligned(std::int64_t bytes) {
-  constexpr std::int64_t kStep = 32;
-  return (bytes + kStep - 1) / kStep * kStep;
-}
+std::int64_t aligned(std::int64_t bytes) { return round_up(bytes, 32); }
 
 constexpr std::int64_t kHead = 256;  // before all parts
 

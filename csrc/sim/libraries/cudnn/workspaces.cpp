@@ -1,5 +1,6 @@
 #include "sim/libraries/cudnn/workspaces.h"
 
+#include "ferro/base/bytes.h"
 #include "sim/libraries/cudnn/measured.h"
 #include "sim/libraries/cudnn/predicted.h"
 
@@ -13,8 +14,6 @@ namespace {
 std::int64_t places(const ConvolutionShape::Sizes& sizes) {
   return std::accumulate(sizes.begin(), sizes.end(), std::int64_t{1}, std::multiplies<>());
 }
-
-std::int64_t tiles(std::int64_t length, std::int64_t tile) { return (length + tile - 1) / tile; }
 
 }  // namespace
 
@@ -46,7 +45,8 @@ Workspace workspace_of(const ConvolutionShape& s, Pass pass) {
 
 std::size_t normalization_workspace(std::int64_t rows, std::int64_t channels, bool backward) {
   // Partial sums of rows, and of these once more; the backward pass keeps sums of fewer.
-  const std::int64_t sums = backward ? tiles(rows, 192) * 4 : tiles(rows, 64) * 2 + rows / 4096;
+  const std::int64_t sums =
+      backward ? ceil_div(rows, 192) * 4 : ceil_div(rows, 64) * 2 + rows / 4096;
   return static_cast<std::size_t>(4 * channels * sums + channels / 16 + (backward ? 1056 : 1072));
 }
 

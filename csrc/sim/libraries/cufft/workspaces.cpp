@@ -1,5 +1,7 @@
 #include "sim/libraries/cufft/workspaces.h"
 
+#include "ferro/base/bytes.h"
+
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
@@ -26,10 +28,6 @@ constexpr MeasuredPlan kMeasured[] = {
 
 constexpr std::int64_t kLine = 1024;  // bytes
 constexpr std::uint8_t kHalf = 4;     // bytes of a complex number of two of 16 bits
-
-std::int64_t round_up(std::int64_t number, std::int64_t step) {
-  return (number + step - 1) / step * step;
-}
 
 std::int64_t largest_prime(std::int64_t number) {
   std::int64_t largest = 1;
@@ -83,7 +81,7 @@ std::int64_t rule_of_complex(std::int64_t length, std::int64_t batch, std::int64
 std::int64_t rule_of_real(std::int64_t length, std::int64_t batch, std::int64_t element) {
   if (length % 2 != 0) {
     if (length <= 33 || (length <= 4096 && is_power_of_one(length))) return 0;
-    const std::int64_t pairs = (batch + 1) / 2;  // one complex row of two real ones
+    const std::int64_t pairs = ceil_div(batch, 2);  // one complex row of two real ones
     const std::int64_t buffer = pairs * length * element;
     const std::int64_t inner = bluestein_length(length, element) != 0
                                    ? rule_of_complex(length, pairs, element)
@@ -111,7 +109,7 @@ std::array<std::int64_t, 10> candidates(const FourierPlan& plan) {
   const std::int64_t all = rows * length * plan.element;
   const std::int64_t half = rows * (length / 2) * plan.element;
   const std::int64_t more = rows * (length / 2 + 1) * plan.element;
-  const std::int64_t pairs = (rows + 1) / 2 * length * plan.element;
+  const std::int64_t pairs = ceil_div(rows, 2) * length * plan.element;
   const bool is_complex = plan.transform == Transform::kComplex;
   return {0,
           is_complex ? rule_of_complex(length, rows, plan.element)

@@ -1,7 +1,8 @@
 // cuSOLVER for dense matrices. Each function that computes becomes an operation on its handle's stream.
 // Declared by its binary interface, not by its headers: the variants of a function for all element
 // types have the same one.
-#include "sim/libraries/cublas_lt/blas_operation.h"
+#include "ferro/base/bytes.h"
+#include "sim/libraries/cublas_lt/exported.h"
 #include "sim/libraries/cuda/derived_workspaces.h"
 #include "sim/libraries/cuda/library_memory.h"
 #include "sim/libraries/cusolver/workspaces.h"
@@ -9,18 +10,13 @@
 #include <cstdint>
 #include <library_types.h>
 #include <limits>
-#include <new>
 
 namespace {
 
+using ferro::sim::kAllocFailed;
+using ferro::sim::kInvalidValue;
+using ferro::sim::kSuccess;
 using ferro::sim::SolverWorkspace;
-
-enum Status : int {
-  kSuccess = 0,
-  kAllocFailed = 2,
-  kInvalidValue = 3,
-  kExecutionFailed = 6,
-};
 
 // A handle has one of cuBLAS, and a workspace for it.
 constexpr std::size_t kHandleBytes = 96 << 20;
@@ -36,14 +32,7 @@ struct Handle {
 struct Settings {};
 
 int element_of(int type) {
-  switch (type) {
-    case CUDA_R_32F:
-      return 4;
-    case CUDA_C_64F:
-      return 16;
-    default:
-      return 8;
-  }
+  return static_cast<int>(ferro::sim::bytes_of(static_cast<cudaDataType>(type)));
 }
 
 void note(const SolverWorkspace& workspace, int element) {
@@ -68,62 +57,31 @@ int answer(const SolverWorkspace& workspace, int element, std::size_t* device, s
   return kSuccess;
 }
 
-template <typename Type>
-int create(Type** out) {
-  if (out == nullptr) return kInvalidValue;
-  *out = new (std::nothrow) Type;
-  return *out != nullptr ? kSuccess : kAllocFailed;
-}
-
-int run(const Handle* handle) {
-  return ferro::sim::enqueue_operation(handle->stream) == CUDA_SUCCESS ? kSuccess
-                                                                       : kExecutionFailed;
-}
-
 }  // namespace
 
-#define FERRO_SIM_EXPORT extern "C" __attribute__((visibility("default")))
-
 FERRO_SIM_EXPORT int cusolverDnCreate(Handle** handle) {
-  if (const int status = create(handle)) return status;
+  if (const int status = ferro::sim::create(handle)) return status;
   if ((*handle)->memory.take(kHandleBytes)) return kSuccess;
   delete *handle;
   *handle = nullptr;
   return kAllocFailed;
 }
 
-FERRO_SIM_EXPORT int cusolverDnDestroy(Handle* handle) {
-  delete handle;
-  return kSuccess;
-}
-
-FERRO_SIM_EXPORT int cusolverDnSetStream(Handle* handle, CUstream stream) {
-  handle->stream = stream;
-  return kSuccess;
-}
-
-FERRO_SIM_EXPORT int cusolverDnGetStream(const Handle* handle, CUstream* stream) {
-  *stream = handle->stream;
-  return kSuccess;
-}
+FERRO_SIM_DESTROYED(cusolverDnDestroy, Handle)
+FERRO_SIM_STREAM(cusolverDnSetStream, cusolverDnGetStream)
 
 FERRO_SIM_EXPORT int cusolverGetVersion(int* version) {
   *version = 12004;
   return kSuccess;
 }
 
-#define FERRO_SIM_SETTINGS(create_name, destroy_name)                      \
-  FERRO_SIM_EXPORT int create_name(Settings** out) { return create(out); } \
-  FERRO_SIM_EXPORT int destroy_name(Settings* settings) {                  \
-    delete settings;                                                       \
-    return kSuccess;                                                       \
-  }
+#define FERRO_SIM_SETTINGS(create_name, destroy_name) \
+  FERRO_SIM_CREATED(create_name, Settings)            \
+  FERRO_SIM_DESTROYED(destroy_name, Settings)
 FERRO_SIM_SETTINGS(cusolverDnCreateParams, cusolverDnDestroyParams)
 FERRO_SIM_SETTINGS(cusolverDnCreateGesvdjInfo, cusolverDnDestroyGesvdjInfo)
 FERRO_SIM_SETTINGS(cusolverDnCreateSyevjInfo, cusolverDnDestroySyevjInfo)
 
-#define FERRO_SIM_IGNORED(name) \
-  FERRO_SIM_EXPORT int name() { return kSuccess; }
 FERRO_SIM_IGNORED(cusolverDnXgesvdjSetMaxSweeps)
 FERRO_SIM_IGNORED(cusolverDnXgesvdjSetSortEig)
 FERRO_SIM_IGNORED(cusolverDnXgesvdjSetTolerance)
@@ -209,8 +167,6 @@ FERRO_SIM_IGNORED(cusolverDnXsyevjSetTolerance)
   FERRO_SIM_OPERATION(cusolverDn##T##symmetric##evj)                                               \
   FERRO_SIM_OPERATION(cusolverDn##T##symmetric##evjBatched)
 
-#define FERRO_SIM_OPERATION(name) \
-  FERRO_SIM_EXPORT int name(const Handle* handle) { return run(handle); }
 FERRO_SIM_OF_TYPE(S, sy, orgqr, ormqr, 4)
 FERRO_SIM_OF_TYPE(D, sy, orgqr, ormqr, 8)
 FERRO_SIM_OF_TYPE(C, he, ungqr, unmqr, 8)
@@ -257,9 +213,8 @@ FERRO_SIM_EXPORT int cusolverDnXgeev_bufferSize(const Handle*, const void*, int,
                                                 int, const void*, int, const void*, std::int64_t,
                                                 int, const void*, std::int64_t, int,
                                                 std::size_t* device, std::size_t* host) {
-  constexpr std::size_t kStep = 512;
   const int status = answer(ferro::sim::general_eigen_workspace(n), element_of(type), device, host);
-  *device = (*device + kStep - 1) / kStep * kStep;
+  *device = ferro::align_up(*device, 512);
   return status;
 }
 

@@ -1,5 +1,7 @@
 #include "sim/libraries/cusolver/workspaces.h"
 
+#include "ferro/base/bytes.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -68,8 +70,7 @@ SolverWorkspace cholesky_workspace(std::int64_t n, bool upper, int element) {
   constexpr std::int64_t kUpper = 256;  // bytes
   if (upper) return {kUpper / element, true};
   SolverWorkspace found = answer_between(kPotrf, n);
-  constexpr std::int64_t kStep = 32;  // bytes
-  found.elements = (found.elements + kStep - 1) / kStep * kStep / element;
+  found.elements = round_up(found.elements, 32) / element;  // of bytes
   return found;
 }
 
@@ -103,7 +104,7 @@ SolverWorkspace qr_workspace(std::int64_t rows, std::int64_t columns) {
 SolverWorkspace q_workspace(std::int64_t rows, std::int64_t columns, std::int64_t reflectors) {
   constexpr std::int64_t kUnblocked = 90;  // reflectors
   if (reflectors <= kUnblocked && columns <= 2 * kUnblocked) {
-    return {33024 + (rows * reflectors + 31) / 32 * 32, true};
+    return {33024 + round_up(rows * reflectors, 32), true};
   }
   return answer_for(kOrgqr, shape_of(rows, columns, reflectors), [](const Shape& s) {
     return 30000.0 + 2.3 * s[0] + 314.0 * s[2] + 0.09 * s[0] * std::min(s[2], 64);

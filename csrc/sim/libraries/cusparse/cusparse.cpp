@@ -3,24 +3,18 @@
 //
 // Functions that tell the number of elements of a result are left out (sums and products of sparse
 // matrices): it depends on values.
-#include "sim/libraries/cublas_lt/blas_operation.h"
+#include "sim/libraries/cublas_lt/exported.h"
 #include "sim/libraries/cuda/derived_workspaces.h"
 #include "sim/libraries/cusparse/workspaces.h"
 
 #include <cstdint>
 #include <library_types.h>
-#include <new>
 
 namespace {
 
+using ferro::sim::create;
+using ferro::sim::kSuccess;
 using ferro::sim::SparseShape;
-
-enum Status : int {
-  kSuccess = 0,
-  kAllocFailed = 2,
-  kInvalidValue = 3,
-  kExecutionFailed = 6,
-};
 
 struct Handle {
   CUstream stream = nullptr;
@@ -31,21 +25,9 @@ struct Descriptor {
   SparseShape shape;
 };
 
-template <typename Type>
-int create(Type** out, const Type& made = {}) {
-  if (out == nullptr) return kInvalidValue;
-  *out = new (std::nothrow) Type(made);
-  return *out != nullptr ? kSuccess : kAllocFailed;
-}
-
 std::int64_t index_bytes(int type) {
   constexpr int k64 = 3;
   return type == k64 ? 8 : 4;
-}
-
-int run(const Handle* handle) {
-  return ferro::sim::enqueue_operation(handle->stream) == CUDA_SUCCESS ? kSuccess
-                                                                       : kExecutionFailed;
 }
 
 int note_derived(std::size_t* out, std::size_t bytes) {
@@ -56,27 +38,12 @@ int note_derived(std::size_t* out, std::size_t bytes) {
 
 }  // namespace
 
-#define FERRO_SIM_EXPORT extern "C" __attribute__((visibility("default")))
-
-FERRO_SIM_EXPORT int cusparseCreate(Handle** handle) { return create(handle); }
-
-FERRO_SIM_EXPORT int cusparseDestroy(Handle* handle) {
-  delete handle;
-  return kSuccess;
-}
+FERRO_SIM_CREATED(cusparseCreate, Handle)
+FERRO_SIM_DESTROYED(cusparseDestroy, Handle)
+FERRO_SIM_STREAM(cusparseSetStream, cusparseGetStream)
 
 FERRO_SIM_EXPORT int cusparseGetVersion(Handle*, int* version) {
   *version = 12603;
-  return kSuccess;
-}
-
-FERRO_SIM_EXPORT int cusparseSetStream(Handle* handle, CUstream stream) {
-  handle->stream = stream;
-  return kSuccess;
-}
-
-FERRO_SIM_EXPORT int cusparseGetStream(const Handle* handle, CUstream* stream) {
-  *stream = handle->stream;
   return kSuccess;
 }
 
@@ -88,9 +55,6 @@ FERRO_SIM_EXPORT const char* cusparseGetErrorName(int status) {
   return status == kSuccess ? "CUSPARSE_STATUS_SUCCESS" : "CUSPARSE_STATUS_NOT_SUPPORTED";
 }
 
-// Settings that change no size.
-#define FERRO_SIM_IGNORED(name) \
-  FERRO_SIM_EXPORT int name() { return kSuccess; }
 FERRO_SIM_IGNORED(cusparseSetPointerMode)
 FERRO_SIM_IGNORED(cusparseSetMatType)
 FERRO_SIM_IGNORED(cusparseSetMatFillMode)
@@ -102,29 +66,22 @@ FERRO_SIM_IGNORED(cusparseCooSetStridedBatch)
 FERRO_SIM_IGNORED(cusparseDnMatSetStridedBatch)
 FERRO_SIM_IGNORED(cusparseSpMatSetAttribute)
 
-#define FERRO_SIM_CREATED(name) \
-  FERRO_SIM_EXPORT int name(Descriptor** out) { return create(out); }
-FERRO_SIM_CREATED(cusparseCreateMatDescr)
-FERRO_SIM_CREATED(cusparseSpSV_createDescr)
-FERRO_SIM_CREATED(cusparseSpSM_createDescr)
+FERRO_SIM_CREATED(cusparseCreateMatDescr, Descriptor)
+FERRO_SIM_CREATED(cusparseSpSV_createDescr, Descriptor)
+FERRO_SIM_CREATED(cusparseSpSM_createDescr, Descriptor)
 
-#define FERRO_SIM_DESTROYED(name)                     \
-  FERRO_SIM_EXPORT int name(Descriptor* descriptor) { \
-    delete descriptor;                                \
-    return kSuccess;                                  \
-  }
-FERRO_SIM_DESTROYED(cusparseDestroyMatDescr)
-FERRO_SIM_DESTROYED(cusparseDestroySpMat)
-FERRO_SIM_DESTROYED(cusparseDestroyDnMat)
-FERRO_SIM_DESTROYED(cusparseDestroyDnVec)
-FERRO_SIM_DESTROYED(cusparseSpSV_destroyDescr)
-FERRO_SIM_DESTROYED(cusparseSpSM_destroyDescr)
+FERRO_SIM_DESTROYED(cusparseDestroyMatDescr, Descriptor)
+FERRO_SIM_DESTROYED(cusparseDestroySpMat, Descriptor)
+FERRO_SIM_DESTROYED(cusparseDestroyDnMat, Descriptor)
+FERRO_SIM_DESTROYED(cusparseDestroyDnVec, Descriptor)
+FERRO_SIM_DESTROYED(cusparseSpSV_destroyDescr, Descriptor)
+FERRO_SIM_DESTROYED(cusparseSpSM_destroyDescr, Descriptor)
 
 #define FERRO_SIM_COMPRESSED(name)                                                          \
   FERRO_SIM_EXPORT int name(Descriptor** out, std::int64_t rows, std::int64_t columns,      \
                             std::int64_t count, const void*, const void*, const void*, int, \
                             int index, int, cudaDataType type) {                            \
-    return create(out, {{rows, columns, count, index_bytes(index), type}});                 \
+    return create(out, SparseShape{rows, columns, count, index_bytes(index), type});        \
   }
 FERRO_SIM_COMPRESSED(cusparseCreateCsr)
 FERRO_SIM_COMPRESSED(cusparseCreateConstCsr)
@@ -135,7 +92,7 @@ FERRO_SIM_COMPRESSED(cusparseCreateConstCsc)
   FERRO_SIM_EXPORT int name(Descriptor** out, std::int64_t rows, std::int64_t columns,            \
                             std::int64_t count, const void*, const void*, const void*, int index, \
                             int, cudaDataType type) {                                             \
-    return create(out, {{rows, columns, count, index_bytes(index), type}});                       \
+    return create(out, SparseShape{rows, columns, count, index_bytes(index), type});              \
   }
 FERRO_SIM_COORDINATES(cusparseCreateCoo)
 FERRO_SIM_COORDINATES(cusparseCreateConstCoo)
@@ -143,14 +100,14 @@ FERRO_SIM_COORDINATES(cusparseCreateConstCoo)
 #define FERRO_SIM_DENSE(name)                                                          \
   FERRO_SIM_EXPORT int name(Descriptor** out, std::int64_t rows, std::int64_t columns, \
                             std::int64_t, const void*, cudaDataType type, int) {       \
-    return create(out, {{rows, columns, rows * columns, 4, type}});                    \
+    return create(out, SparseShape{rows, columns, rows * columns, 4, type});           \
   }
 FERRO_SIM_DENSE(cusparseCreateDnMat)
 FERRO_SIM_DENSE(cusparseCreateConstDnMat)
 
 #define FERRO_SIM_VECTOR(name)                                                                     \
   FERRO_SIM_EXPORT int name(Descriptor** out, std::int64_t size, const void*, cudaDataType type) { \
-    return create(out, {{size, 1, size, 4, type}});                                                \
+    return create(out, SparseShape{size, 1, size, 4, type});                                       \
   }
 FERRO_SIM_VECTOR(cusparseCreateDnVec)
 FERRO_SIM_VECTOR(cusparseCreateConstDnVec)
@@ -216,8 +173,6 @@ FERRO_SIM_EXPORT int cusparseXcsrsort_bufferSizeExt(const Handle*, int, int, int
   return note_derived(bytes, ferro::sim::sort_buffer(count, 5));
 }
 
-#define FERRO_SIM_OPERATION(name) \
-  FERRO_SIM_EXPORT int name(const Handle* handle) { return run(handle); }
 FERRO_SIM_OPERATION(cusparseSpMM)
 FERRO_SIM_OPERATION(cusparseSpMM_preprocess)
 FERRO_SIM_OPERATION(cusparseSpMV)

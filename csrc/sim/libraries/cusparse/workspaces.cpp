@@ -1,32 +1,16 @@
 #include "sim/libraries/cusparse/workspaces.h"
 
+#include "ferro/base/bytes.h"
+#include "sim/libraries/cublas_lt/blas_operation.h"
+
 #include <algorithm>
 
 namespace ferro::sim {
 namespace {
 
-// Bytes of one number.
-std::int64_t width_of(cudaDataType type) {
-  switch (type) {
-    case CUDA_R_16F:
-    case CUDA_R_16BF:
-      return 2;
-    case CUDA_R_32F:
-      return 4;
-    case CUDA_C_64F:
-      return 16;
-    default:
-      return 8;
-  }
-}
-
-std::int64_t divide_up(std::int64_t number, std::int64_t step) {
-  return (number + step - 1) / step;
-}
-
 // The first element of each block, as indices, and what aligns them.
 std::size_t blocks_buffer(const SparseShape& matrix, std::int64_t per_block, std::int64_t more) {
-  return static_cast<std::size_t>((divide_up(matrix.count, per_block) + more) * matrix.index - 1);
+  return static_cast<std::size_t>((ceil_div(matrix.count, per_block) + more) * matrix.index - 1);
 }
 
 }  // namespace
@@ -61,7 +45,7 @@ std::size_t sampled_buffer(const SparseShape& places) {
 }
 
 std::size_t solver_buffer(const SparseShape& matrix, std::int64_t columns) {
-  const std::int64_t width = std::min<std::int64_t>(width_of(matrix.type), 8);
+  const std::int64_t width = std::min<std::int64_t>(bytes_of(matrix.type), 8);
   const std::int64_t per_row = (columns == 0 ? 35 : 29) + 4 * matrix.index + 2 * (width - 4);
   return static_cast<std::size_t>(matrix.rows * per_row + matrix.count * (matrix.index + width) +
                                   matrix.rows * columns * width + 1200);
@@ -69,8 +53,8 @@ std::size_t solver_buffer(const SparseShape& matrix, std::int64_t columns) {
 
 std::size_t sort_buffer(std::int64_t count, int arrays) {
   constexpr std::int64_t kLine = 128;
-  const std::int64_t array = divide_up(4 * count, kLine) * kLine;
-  const std::int64_t rest = 640 + divide_up(count, 126 * kLine) * kLine;
+  const std::int64_t array = round_up(4 * count, kLine);
+  const std::int64_t rest = 640 + ceil_div(count, 126 * kLine) * kLine;
   return static_cast<std::size_t>(arrays * array + rest);
 }
 

@@ -1,4 +1,5 @@
 // NCCL's allocator: whole pages, which all devices of the process may use.
+#include "ferro/base/bytes.h"
 #include "sim/libraries/nccl/handle.h"
 
 #include <cuda.h>
@@ -23,7 +24,7 @@ CUresult map(void** out, std::size_t size) {
           cuMemGetAllocationGranularity(&page, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)) {
     return result;
   }
-  const std::size_t bytes = (size + page - 1) / page * page;
+  const std::size_t bytes = ferro::round_up(size, page);
   CUmemGenericAllocationHandle handle = 0;
   if (const CUresult result = cuMemCreate(&handle, bytes, &properties, 0)) {
     return result;

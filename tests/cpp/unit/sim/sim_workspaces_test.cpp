@@ -21,31 +21,27 @@ constexpr MeasuredConvolution kOfRandomShapes[] = {
 #include "workspaces.inc"
 };
 
+constexpr ConvolutionShape kMeasured = {.images = 128,
+                                        .inputs = 128,
+                                        .outputs = 64,
+                                        .size = {32, 32, 1},
+                                        .window = {3, 3, 1},
+                                        .padding = {1, 1, 0}};
+
 TEST(Workspaces, OfMeasuredConvolutionsAreExact) {
-  ConvolutionShape shape;
-  shape.images = 128;
-  shape.inputs = 128;
-  shape.outputs = 64;
-  shape.size = {32, 32, 1};
-  shape.window = {3, 3, 1};
-  shape.padding = {1, 1, 0};
-  EXPECT_EQ(workspace_of(shape, Pass::kForward).bytes, 100'958'355);
-  EXPECT_EQ(workspace_of(shape, Pass::kInputGradient).bytes, 100'958'355);
+  EXPECT_EQ(workspace_of(kMeasured, Pass::kForward).bytes, 100'958'355);
+  EXPECT_EQ(workspace_of(kMeasured, Pass::kInputGradient).bytes, 100'958'355);
   // The kernel of Winograd needs several times the memory of the tensors.
-  EXPECT_EQ(workspace_of(shape, Pass::kWeightGradient).bytes, 864'026'624);
-  EXPECT_TRUE(workspace_of(shape, Pass::kForward).is_exact);
+  EXPECT_EQ(workspace_of(kMeasured, Pass::kWeightGradient).bytes, 864'026'624);
+  EXPECT_TRUE(workspace_of(kMeasured, Pass::kForward).is_exact);
+  ConvolutionShape shape = kMeasured;
   shape.images = 127;
   EXPECT_FALSE(workspace_of(shape, Pass::kForward).is_exact);
 }
 
 // Its tensors and its number of window positions are those of a measured convolution.
 TEST(Workspaces, OfDilatedConvolutionsAreTheirOwn) {
-  ConvolutionShape shape;
-  shape.images = 128;
-  shape.inputs = 128;
-  shape.outputs = 64;
-  shape.size = {32, 32, 1};
-  shape.window = {3, 3, 1};
+  ConvolutionShape shape = kMeasured;
   shape.padding = {2, 2, 0};
   shape.dilation = {2, 2, 1};
   ASSERT_EQ(shape.output_places(), 32 * 32);
@@ -55,15 +51,12 @@ TEST(Workspaces, OfDilatedConvolutionsAreTheirOwn) {
 // Its kernel runs for eight of the 32 groups at a time: an H200 requests a quarter of copies of the
 // images, the results and the weights. No tree was trained on it.
 TEST(Workspaces, OfManyGroupsAreForEightOfThem) {
-  ConvolutionShape shape;
+  ConvolutionShape shape = kMeasured;
   shape.images = 512;
   shape.inputs = 1024;
   shape.outputs = 2048;
   shape.groups = 32;
-  shape.size = {32, 32, 1};
-  shape.window = {3, 3, 1};
   shape.stride = {2, 2, 1};
-  shape.padding = {1, 1, 0};
   const Workspace workspace = workspace_of(shape, Pass::kForward);
   EXPECT_FALSE(workspace.is_exact);
   EXPECT_NEAR(static_cast<double>(workspace.bytes), 768.5625 * (1 << 20), 4096);
