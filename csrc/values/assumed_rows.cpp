@@ -38,6 +38,25 @@ std::int64_t most_distinct(const at::Tensor& tensor, std::int64_t elements) {
   return is_few ? std::int64_t{1} << (bits * elements) : std::numeric_limits<std::int64_t>::max();
 }
 
+// Of two sparse matrices, as in `sparse_operators.cpp`.
+RowRange range_of_pair(Arguments arguments, bool sums) {
+  const std::int64_t one = arguments[1].toTensor().size(-1);
+  const std::int64_t other = arguments[5].toTensor().size(-1);
+  const std::vector<std::int64_t> left = arguments[2].toIntVector();
+  const std::vector<std::int64_t> right = arguments[6].toIntVector();
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();  // of cuSPARSE
+  const auto at_most = [&](std::int64_t count, std::int64_t limit) {
+    return std::min(count, std::min(limit, kMost));
+  };
+  if (sums) {
+    return {std::max(one, other), at_most(left[0] * left[1], one + other), std::max(one, other)};
+  }
+  // Each element meets no more than the other matrix has in a line.
+  const std::int64_t products =
+      std::min(one * std::min(other, right[1]), other * std::min(one, left[0]));
+  return {0, at_most(left[0] * right[1], products), 0};
+}
+
 }  // namespace
 
 Assumption assumption() {
@@ -107,6 +126,9 @@ RowRange range_of_rows(const OperatorTraits& traits, Arguments arguments) {
       return {0, input.size(1), 0};
     case Rows::kDistinctColumns:
       return differing(input.size(1));
+    case Rows::kProduct:
+    case Rows::kSum:
+      return range_of_pair(arguments, traits.rows == Rows::kSum);
   }
   return {};
 }

@@ -374,6 +374,9 @@ std::int64_t HostOperator::answer() const {
   if (traits_->rows == Rows::kDistinctOrTrue && input.scalar_type() == at::kBool) {
     return input.sum().item<std::int64_t>();
   }
+  if (traits_->rows == Rows::kProduct || traits_->rows == Rows::kSum) {
+    return results_.back().toTensor().item<std::int64_t>();
+  }
   if (traits_->rows == Rows::kColumns || traits_->rows == Rows::kDistinctColumns) {
     return found.size(1);
   }

@@ -170,6 +170,7 @@ constexpr string_view kCostly[] = {
 
 bool is_costly(string_view base) {
   return base != "aten::linalg_vector_norm" && base.find("grid_sampler") == base.npos &&
+         base.find("_convert_indices_") == base.npos &&
          std::any_of(std::begin(kCostly), std::end(kCostly),
                      [&](string_view part) { return base.find(part) != base.npos; });
 }
@@ -214,6 +215,12 @@ Rows rows_of(string_view base) {
   }
   if (base == "ferro_sim::coalesced_indices" || base == "ferro_sim::softmax_pools") {
     return Rows::kDistinctColumns;
+  }
+  if (base == "ferro_sim::product_places") {
+    return Rows::kProduct;
+  }
+  if (base == "ferro_sim::sum_places") {
+    return Rows::kSum;
   }
   return base == "aten::_unique" || base == "aten::_unique2" ? Rows::kDistinctOrTrue
          : base == "aten::unique_dim"                        ? Rows::kDistinct

@@ -36,6 +36,8 @@ enum class Rows : std::uint8_t {
   kBoxes,            // boxes that do not overlap a better one
   kColumns,          // indices of a sparse tensor, in columns
   kDistinctColumns,  // the same, each of them once
+  kProduct,          // elements of a product of two sparse matrices
+  kSum,              // the same of a sum
 };
 
 // Results that are positions along a dimension of the first argument.

@@ -120,6 +120,36 @@ except RuntimeError as error:
     assert (done.stdout, result["verdict"], result["refused"]) == ("True\n", "fits", [])
 
 
+# The numbers of the graph's edges follow from a product that is too large to be computed.
+GRAPH = UNKNOWN.replace(
+    "CALL",
+    """\
+nodes = torch.arange(100, device="cuda")
+edges = torch.stack([nodes, nodes * 7 % 100])
+graph = torch.sparse_coo_tensor(edges, square[0, :100], (100, 100)).coalesce()
+found = CALL
+print(found._nnz())""",
+)
+
+
+@pytest.mark.parametrize(
+    ("call", "elements"),
+    [
+        ("torch.sparse.mm(graph, graph)", 100),
+        ("graph.to_sparse_csr() @ graph.to_sparse_csr()", 100),
+        ("graph.to_sparse_csr() + graph.t().to_sparse_csr()", 196),
+        ("graph.to_sparse_csc() @ graph.to_sparse_csc()", 100),
+        ("torch.sparse.mm(graph, graph + graph.t())", 196),
+    ],
+)
+def test_sizes_of_sparse_results_follow_from_indices(
+    simulate: Simulate, call: str, elements: int
+) -> None:
+    done, result = simulate(GRAPH.replace("CALL", call))
+    assert (done.stdout, result["verdict"]) == (f"{elements}\n", "fits"), done.stderr
+    assert (result["refused"], result["uncomputed"]) == ([], [])
+
+
 # Blocks of PyTorch's allocator serve the call, so only the library lacks memory.
 FULL = """\
 import torch

@@ -68,6 +68,10 @@ def csr(rows, columns, count, dtype=f32, index=torch.int64):
     )
 
 
+def csc(*arguments, **options):
+    return csr(*arguments, **options).to_sparse_csc()
+
+
 def tri_csr(n, dtype=f32):
     pointers = torch.tensor([i * (i + 1) // 2 for i in range(n + 1)])
     at = torch.cat([torch.arange(i + 1) for i in range(n)])

@@ -78,6 +78,50 @@ def counts(device):
     return torch.cat([torch.tensor([sparse._nnz()]), sparse.indices().cpu().flatten()])
 
 
+def compressed(device):
+    return matrix(device).coalesce().to_sparse_csr()
+
+
+def two_hops(device):
+    """The product of a graph's normalized adjacency with itself, and a gradient."""
+    graph = matrix(device).coalesce()
+    nodes = torch.arange(40, device=device).expand(2, 40)
+    degrees = torch.sparse.sum(graph, 1).to_dense().abs().add(1).rsqrt()
+    scale = torch.sparse_coo_tensor(nodes, degrees, graph.shape).coalesce().requires_grad_()
+    normalized = torch.sparse.mm(torch.sparse.mm(scale, graph), scale)
+    torch.sparse.sum(torch.sparse.mm(normalized, normalized)).backward()
+    return torch.cat([parts(normalized.detach()), parts(scale.grad)])
+
+
+def flipped(device):
+    """To compressed columns and back."""
+    columns = compressed(device).to_sparse_csc()
+    places = [columns.ccol_indices(), columns.row_indices(), columns.to_sparse_csr().col_indices()]
+    return torch.cat([*(each.double() for each in places), columns.values()])
+
+
+def many_flipped(device):
+    """Conversions cost little, so those of many elements are computed too."""
+    rows = torch.arange(300_000, device=device)
+    graph = torch.sparse_coo_tensor(torch.stack([rows, rows * 7 % 300_000]), rows.double())
+    columns = graph.coalesce().to_sparse_csr().to_sparse_csc()
+    return torch.cat([columns.ccol_indices(), columns.row_indices()])
+
+
+def added_rows(device):
+    """Of other indices than each other, and of the same ones."""
+    one, other = compressed(device), (matrix(device) * 2).t().coalesce().to_sparse_csr()
+    return torch.cat([torch.add(one, each, alpha=3).to_dense() for each in (other, one)])
+
+
+def solved(device):
+    graph = matrix(device).to_dense() + 500 * torch.eye(40, dtype=torch.double, device=device)
+    triangle = torch.tril(graph) if device == "cpu" else graph.to_sparse_csr()
+    sides = torch.arange(80.0, dtype=torch.double, device=device).view(40, 2)
+    found = [torch.triangular_solve(sides, triangle, False, each)[0] for each in (False, True)]
+    return torch.cat(found)
+
+
 def added_in_place(device):
     dense = table.to(device, copy=True)
     return dense.add_(hybrid(device), alpha=2).sub_(hybrid(device).coalesce())
@@ -115,6 +159,16 @@ CASES = {
     "embedding_bag": bagged,
     "adam": adam,
     "counts": counts,
+    "product": lambda d: parts(torch.sparse.mm(matrix(d), matrix(d))),
+    "product_of_rows": lambda d: (compressed(d) @ compressed(d)).to_dense(),
+    "product_of_columns": lambda d: (
+        compressed(d).to_sparse_csc() @ compressed(d).to_sparse_csc()
+    ).to_dense(),
+    "sum_of_rows": added_rows,
+    "two_hops": two_hops,
+    "flipped": flipped,
+    "many_flipped": many_flipped,
+    "solved": solved,
 }
 chosen = sys.argv[2:] or CASES
 wrong = []

@@ -38,12 +38,23 @@ def record(name, function):
 def rows(indices):
     ones = torch.ones(indices.shape[1], device="cuda")
     return torch.sparse_coo_tensor(indices, ones, (10,)).coalesce()._nnz()
+def two_of_same():
+    places = torch.cat([few, few])
+    sparse = torch.sparse_coo_tensor(places, torch.ones(1000, device="cuda"), (3, 3))
+    return torch.sparse.mm(sparse._coalesced_(True), known)._nnz()
+def sum_of_two():
+    rows = torch.tensor([0, 2, 3, 3], device="cuda")
+    values = torch.ones(3, device="cuda")
+    sparse = torch.sparse_csr_tensor(rows, few[0, :3], values, (3, 3), check_invariants=False)
+    return (sparse + known.to_sparse_csr())._nnz()
 def backward():
     values = torch.ones(3, device="cuda", requires_grad=True)
     torch.sparse.sum(torch.sparse.softmax(make(values), 1)).backward()
 record("few", lambda: rows(few))
 record("many", lambda: rows(many))
 record("softmax_backward", backward)
+record("two", two_of_same)
+record("sum", sum_of_two)
 record("product", lambda: (known * other)._values().tolist())
 record("compressed", lambda: (known.to_dense() + known.to_sparse_csr()).tolist())
 record("index", lambda: known.index_select(0, few[0, :5])._nnz())
@@ -64,11 +75,12 @@ def test_sparse_results_are_those_of_the_host(
     run_simulated: RunSimulated, elements: str, activate: dict[str, Any]
 ) -> None:
     found = last_line(run_simulated, "sim_sparse_values.py", elements, **activate)
-    assert found == {"cases": 29, "wrong": [], "reads": []}
+    assert found == {"cases": 37, "wrong": [], "reads": []}
 
 
 @pytest.mark.parametrize(
-    ("rows", "few", "many"), [(None, 1, 1), ("none", 1, 1), ("all", 1000, 5_000_000)]
+    ("rows", "few", "many", "two", "sums"),
+    [(None, 1, 1, 2, 4), ("none", 1, 1, 0, 3), ("all", 1000, 5_000_000, 9, 6)],
 )
 def test_sizes_and_values_that_are_unknown_are_reported(
     run_simulated: RunSimulated,
@@ -76,12 +88,16 @@ def test_sizes_and_values_that_are_unknown_are_reported(
     rows: str | None,
     few: int,
     many: int,
+    two: int,
+    sums: int,
 ) -> None:
     if rows is not None:
         monkeypatch.setenv("FERRO_ALLOC_SIM_ROWS", rows)
     found = last_line(run_simulated, UNKNOWN)
     assert found["few"] == [few, "aten::_coalesce size"]
     assert found["many"] == [many, "aten::_coalesce size"]
+    assert found["two"] == [two, "aten::_sparse_sparse_matmul size"]
+    assert found["sum"] == [sums, "aten::add.out size"]
     assert found["softmax_backward"] == [None, "aten::_sparse_softmax_backward_data size"]
     assert "aten::copy_ float" in found["product"]
     assert "aten::copy_ float" in found["compressed"]

@@ -1,12 +1,13 @@
-// cuSPARSE: descriptors, products, triangular solvers and sorts. Each that computes becomes an operation
-// on its handle's stream. Declared by its binary interface, not by its headers.
+// cuSPARSE: descriptors, products, sums, triangular solvers and sorts. Each that computes becomes an
+// operation on its handle's stream. Declared by its binary interface, not by its headers.
 //
-// Functions that tell the number of elements of a result are left out (sums and products of sparse
-// matrices): it depends on values.
+// Sums and products of two sparse matrices read back the number of elements of the result, which the
+// values of the operator know (`ferro_sim_answer`).
 #include "sim/libraries/cublas_lt/exported.h"
 #include "sim/libraries/cuda/derived_workspaces.h"
 #include "sim/libraries/cusparse/workspaces.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <library_types.h>
 
@@ -25,9 +26,26 @@ struct Descriptor {
   SparseShape shape;
 };
 
+// Of a product of two sparse matrices: the numbers of elements of the result, and of products.
+struct ProductCounts {
+  std::uint32_t elements = 0;
+  std::uint32_t products = 0;  // 0: unknown, unless there are no elements
+};
+
 std::int64_t index_bytes(int type) {
   constexpr int k64 = 3;
   return type == k64 ? 8 : 4;
+}
+
+// What a kernel wrote to the buffer, in the order of the stream.
+template <typename Number>
+int read_back(const Handle* handle, const void* buffer, Number* number) {
+  if (const int status = ferro::sim::run(handle->stream)) return status;
+  const CUresult copied = cuMemcpyDtoHAsync(number, reinterpret_cast<CUdeviceptr>(buffer),
+                                            sizeof *number, handle->stream);
+  const bool is_there =
+      copied == CUDA_SUCCESS && cuStreamSynchronize(handle->stream) == CUDA_SUCCESS;
+  return is_there ? kSuccess : ferro::sim::kExecutionFailed;
 }
 
 int note_derived(std::size_t* out, std::size_t bytes) {
@@ -69,6 +87,7 @@ FERRO_SIM_IGNORED(cusparseSpMatSetAttribute)
 FERRO_SIM_CREATED(cusparseCreateMatDescr, Descriptor)
 FERRO_SIM_CREATED(cusparseSpSV_createDescr, Descriptor)
 FERRO_SIM_CREATED(cusparseSpSM_createDescr, Descriptor)
+FERRO_SIM_CREATED(cusparseSpGEMM_createDescr, ProductCounts)
 
 FERRO_SIM_DESTROYED(cusparseDestroyMatDescr, Descriptor)
 FERRO_SIM_DESTROYED(cusparseDestroySpMat, Descriptor)
@@ -76,6 +95,7 @@ FERRO_SIM_DESTROYED(cusparseDestroyDnMat, Descriptor)
 FERRO_SIM_DESTROYED(cusparseDestroyDnVec, Descriptor)
 FERRO_SIM_DESTROYED(cusparseSpSV_destroyDescr, Descriptor)
 FERRO_SIM_DESTROYED(cusparseSpSM_destroyDescr, Descriptor)
+FERRO_SIM_DESTROYED(cusparseSpGEMM_destroyDescr, ProductCounts)
 
 #define FERRO_SIM_COMPRESSED(name)                                                          \
   FERRO_SIM_EXPORT int name(Descriptor** out, std::int64_t rows, std::int64_t columns,      \
@@ -173,6 +193,60 @@ FERRO_SIM_EXPORT int cusparseXcsrsort_bufferSizeExt(const Handle*, int, int, int
   return note_derived(bytes, ferro::sim::sort_buffer(count, 5));
 }
 
+// Without a buffer it tells the size, with one it finds out the counts.
+FERRO_SIM_EXPORT int cusparseSpGEMM_workEstimation(const Handle* handle, int, int, const void*,
+                                                   const Descriptor* left, const Descriptor*,
+                                                   const void*, const Descriptor*, cudaDataType,
+                                                   int, ProductCounts* counts, std::size_t* bytes,
+                                                   const void* buffer) {
+  *bytes = ferro::sim::estimation_buffer(left->shape.count);
+  return buffer == nullptr ? kSuccess : read_back(handle, buffer, counts);
+}
+
+FERRO_SIM_EXPORT int cusparseSpGEMM_compute(const Handle* handle, int, int, const void*,
+                                            const Descriptor* left, const Descriptor* right,
+                                            const void*, Descriptor* result, cudaDataType type, int,
+                                            const ProductCounts* counts, std::size_t* bytes,
+                                            const void* buffer) {
+  if (buffer != nullptr) {
+    result->shape.count = counts->elements;
+    return ferro::sim::run(handle->stream);
+  }
+  const bool known = counts->products != 0 || counts->elements == 0;
+  // Else as many as the average row gives.
+  const double average = static_cast<double>(left->shape.count) *
+                         static_cast<double>(right->shape.count) /
+                         static_cast<double>(std::max<std::int64_t>(right->shape.rows, 1));
+  const auto products = known ? std::int64_t{counts->products} : static_cast<std::int64_t>(average);
+  *bytes = ferro::sim::sparse_product_buffer(result->shape.rows, products, type);
+  return known ? kSuccess : note_derived(bytes, *bytes);
+}
+
+#define FERRO_SIM_SUM_BUFFER(name)                                                                \
+  FERRO_SIM_EXPORT int name(const Handle*, int rows, int, const void*, const void*, int,          \
+                            const void*, const void*, const void*, const void*, const void*, int, \
+                            const void*, const void*, const void*, const void*, const void*,      \
+                            const void*, const void*, std::size_t* bytes) {                       \
+    *bytes = ferro::sim::sum_buffer(rows);                                                        \
+    return kSuccess;                                                                              \
+  }
+FERRO_SIM_SUM_BUFFER(cusparseScsrgeam2_bufferSizeExt)
+FERRO_SIM_SUM_BUFFER(cusparseDcsrgeam2_bufferSizeExt)
+FERRO_SIM_SUM_BUFFER(cusparseCcsrgeam2_bufferSizeExt)
+FERRO_SIM_SUM_BUFFER(cusparseZcsrgeam2_bufferSizeExt)
+
+FERRO_SIM_EXPORT int cusparseXcsrgeam2Nnz(const Handle* handle, int, int, const void*, int,
+                                          const void*, const void*, const void*, int, const void*,
+                                          const void*, const void*, const void*, int* count,
+                                          const void* buffer) {
+  return read_back(handle, buffer, count);
+}
+
+FERRO_SIM_OPERATION(cusparseSpGEMM_copy)
+FERRO_SIM_OPERATION(cusparseScsrgeam2)
+FERRO_SIM_OPERATION(cusparseDcsrgeam2)
+FERRO_SIM_OPERATION(cusparseCcsrgeam2)
+FERRO_SIM_OPERATION(cusparseZcsrgeam2)
 FERRO_SIM_OPERATION(cusparseSpMM)
 FERRO_SIM_OPERATION(cusparseSpMM_preprocess)
 FERRO_SIM_OPERATION(cusparseSpMV)
