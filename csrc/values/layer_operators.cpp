@@ -83,7 +83,20 @@ std::tuple<Tensor, Tensor> grid_sampler_backward(const Tensor& input, const Tens
   return at::grid_sampler_2d_backward(gradient, input, grid, 0, 0, true, {true, true});
 }
 
+// The gradient is that of the scores before their softmax, which does not change those that are
+// normalized already.
+template <typename Lengths>
+std::tuple<Tensor, Tensor> ctc_loss(const Tensor& scores, const Tensor& targets, Lengths steps,
+                                    Lengths labels, std::int64_t blank, bool, bool) {
+  const Tensor normalized = scores.log_softmax(2);
+  const auto [losses, paths] = at::_ctc_loss(normalized, targets, steps, labels, blank);
+  return {losses, at::_ctc_loss_backward(at::ones_like(losses), normalized, targets, steps, labels,
+                                         losses, paths, blank)};
+}
+
 TORCH_LIBRARY_IMPL(aten, CPU, m) {
+  m.impl("_cudnn_ctc_loss", &ctc_loss<at::IntArrayRef>);
+  m.impl("_cudnn_ctc_loss.Tensor", &ctc_loss<const Tensor&>);
   m.impl("cudnn_convolution", &convolution);
   m.impl("cudnn_convolution_transpose", &convolution_transpose);
   m.impl("cudnn_convolution_relu", &convolution_relu);

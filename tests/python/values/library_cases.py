@@ -1,4 +1,4 @@
-"""Calls of cuFFT, cuSPARSE and cuSOLVER through PyTorch, and what each requests.
+"""Calls of cuFFT, cuSPARSE, cuSOLVER and cuDNN's CTC through PyTorch, and what each requests.
 
 A case is a text of three parts, separated by `|`: the inputs a, b and c, separated by `;`, the
 call, and the inputs by which its result is differentiated, if any. `library_cases.json` has what
@@ -70,6 +70,15 @@ def csr(rows, columns, count, dtype=f32, index=torch.int64):
 
 def csc(*arguments, **options):
     return csr(*arguments, **options).to_sparse_csc()
+
+
+def logp(*size):
+    return r(*size).log_softmax(-1)
+
+
+def labels(n, classes, device="cpu"):
+    generator = torch.Generator().manual_seed(n)
+    return torch.randint(1, classes, (n,), generator=generator, dtype=torch.int32).to(device)
 
 
 def tri_csr(n, dtype=f32):

@@ -55,8 +55,9 @@ DERIVED = [
         ("fft", 174, 78, [], []),
         ("sparse", 234, 114, SOLVED, OVERLAPS),
         ("linalg", 465, 255, DERIVED, LEAST_SQUARES[:8]),
+        ("ctc", 22, 12, [], []),
     ],
-    ids=["fft", "sparse", "linalg"],
+    ids=["fft", "sparse", "linalg", "ctc"],
 )
 def test_calls_request_what_they_request_on_a_gpu(
     run_simulated: RunSimulated,

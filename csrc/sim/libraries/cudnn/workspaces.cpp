@@ -50,4 +50,12 @@ std::size_t normalization_workspace(std::int64_t rows, std::int64_t channels, bo
   return static_cast<std::size_t>(4 * channels * sums + channels / 16 + (backward ? 1056 : 1072));
 }
 
+std::size_t ctc_loss_workspace(std::int64_t steps, std::int64_t sequences, std::int64_t classes,
+                               std::int64_t most_labels, bool targets_on_host) {
+  // Probabilities of the classes, and twice of each label and of the blanks around them.
+  const std::int64_t each = steps * (4 * classes + 8 * (2 * most_labels + 1));
+  const std::int64_t labels = targets_on_host ? 12 * most_labels + 20 : 8 * most_labels + 12;
+  return static_cast<std::size_t>(sequences * (each + labels));
+}
+
 }  // namespace ferro::sim

@@ -50,4 +50,10 @@ Workspace workspace_of(const ConvolutionShape& shape, Pass pass);
 // Only for tensors with the channels last, of `rows` positions in all images.
 std::size_t normalization_workspace(std::int64_t rows, std::int64_t channels, bool backward);
 
+// Of the loss of connectionist temporal classification, for `sequences` of `steps` each, with scores of
+// `classes`. `most_labels`: the length of the longest target if the targets are on the host, else the
+// most that the caller allows (255 was measured).
+std::size_t ctc_loss_workspace(std::int64_t steps, std::int64_t sequences, std::int64_t classes,
+                               std::int64_t most_labels, bool targets_on_host);
+
 }  // namespace ferro::sim

@@ -1,4 +1,5 @@
-// The buffers of cuSPARSE: as an H200 answered.
+// The buffers of cuSPARSE, and the workspace of cuDNN's CTC loss: as an H200 answered.
+#include "sim/libraries/cudnn/workspaces.h"
 #include "sim/libraries/cusparse/workspaces.h"
 
 #include <gtest/gtest.h>
@@ -31,6 +32,22 @@ TEST(SparseSizes, OfSumsDependOnTheRows) {
   EXPECT_EQ(sum_buffer(10'000), 512);
   EXPECT_EQ(sum_buffer(100'000), 896);
   EXPECT_EQ(sum_buffer(1'000'000), 4352);
+}
+
+struct Loss {
+  std::int64_t steps, sequences, classes, most_labels;
+  std::size_t from_host, on_device;
+};
+constexpr Loss kLosses[] = {
+#include "ctc_losses.inc"
+};
+
+TEST(CtcLoss, WorkspacesAreExact) {
+  constexpr std::int64_t kAllowed = 255;
+  for (const auto& [steps, sequences, classes, most, from_host, on_device] : kLosses) {
+    EXPECT_EQ(ctc_loss_workspace(steps, sequences, classes, most, true), from_host);
+    EXPECT_EQ(ctc_loss_workspace(steps, sequences, classes, kAllowed, false), on_device);
+  }
 }
 
 }  // namespace sim_sparse_sizes_test
