@@ -252,7 +252,9 @@ def row(shape: Convolution, kind: str, last: bool, bytes_of: dict[str, int]) -> 
     numbers = [head, shape.images, shape.inputs, shape.outputs, shape.groups]
     for each in sizes:
         numbers += each[:1] if even else each
-    numbers += [bytes_of[name] for name in PASSES]
+    for name in PASSES:
+        upper, lower = divmod(bytes_of[name], 1 << 31)
+        numbers += [-upper, lower] if upper else [lower]
     return f"{','.join(map(str, numbers))},"
 
 

@@ -12,17 +12,23 @@ namespace {
 // Lines of numbers without separators between lines. A line has a head, images, inputs, outputs
 // and groups; sizes, windows, strides and paddings; and the bytes of the three passes. The head is
 // type + 3 * channels last + 6 * transposed + 12 * (dimensions - 1) + 36 * even. In an even line
-// one number is that of all dimensions.
-constexpr std::int64_t kMeasured[] = {
+// one number is that of all dimensions. Bytes above 31 bits are two numbers: minus their upper bits,
+// and the lower ones.
+constexpr std::int32_t kMeasured[] = {
 #include "sim/libraries/cudnn/measured.inc"
 };
 
 // Takes a line from the front of `numbers`.
-MeasuredConvolution read_line(std::span<const std::int64_t>& numbers) {
+MeasuredConvolution read_line(std::span<const std::int32_t>& numbers) {
   const auto next = [&] {
     const std::int64_t number = numbers.front();
     numbers = numbers.subspan(1);
     return number;
+  };
+  constexpr int kBits = 31;
+  const auto next_bytes = [&] {
+    const std::int64_t number = next();
+    return number >= 0 ? number : (-number << kBits) + next();
   };
   MeasuredConvolution m{};
   const std::int64_t head = next();
@@ -44,7 +50,7 @@ MeasuredConvolution read_line(std::span<const std::int64_t>& numbers) {
   fill(m.window);
   fill(m.stride);
   fill(m.padding);
-  for (std::int64_t& bytes : m.bytes) bytes = next();
+  for (std::int64_t& bytes : m.bytes) bytes = next_bytes();
   return m;
 }
 
@@ -70,7 +76,7 @@ using Table = std::unordered_map<ConvolutionShape, MeasuredConvolution, Hash>;
 const Table& table() {
   static const Table all = [] {
     Table found;
-    for (std::span<const std::int64_t> rest = kMeasured; !rest.empty();) {
+    for (std::span<const std::int32_t> rest = kMeasured; !rest.empty();) {
       const MeasuredConvolution measured = read_line(rest);
       found.emplace(shape_of(measured), measured);
     }

@@ -62,6 +62,22 @@ TEST(Workspaces, OfManyGroupsAreForEightOfThem) {
   EXPECT_NEAR(static_cast<double>(workspace.bytes), 768.5625 * (1 << 20), 4096);
 }
 
+// Lines of the table have 31 bits for most numbers.
+TEST(Workspaces, OfMeasuredConvolutionsMayBeLarge) {
+  ConvolutionShape shape;
+  shape.images = 512;
+  shape.inputs = 3;
+  shape.outputs = 32;
+  shape.element = 2;
+  shape.is_half = true;
+  shape.size = {128, 128, 1};
+  shape.window = {7, 7, 1};
+  shape.padding = {3, 3, 0};
+  EXPECT_EQ(workspace_of(shape, Pass::kForward).bytes, 8'657'062'272);
+  EXPECT_EQ(workspace_of(shape, Pass::kInputGradient).bytes, 671'113'744);
+  EXPECT_EQ(workspace_of(shape, Pass::kWeightGradient).bytes, 675'047'039);
+}
+
 // Near: within a tenth of the tensors, or within 1 MiB.
 double share_of_near(std::span<const MeasuredConvolution> others, Pass pass) {
   const auto near = std::ranges::count_if(others, [&](const MeasuredConvolution& other) {
