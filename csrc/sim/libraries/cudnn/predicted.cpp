@@ -23,7 +23,7 @@ std::int64_t alignment(std::int64_t number) {
 
 // What the trees ask about: the sizes, products of them, alignments, and tiles of matrix products.
 constexpr std::size_t kFeatures = 72;
-// One more for the trees of the rest: the kind of copies.
+// One more for the trees of the rest: the answer, ordered by what the kernel needs.
 using Features = std::array<std::int64_t, kFeatures + 1>;
 
 Features features_of(const ConvolutionShape& s) {
@@ -97,6 +97,9 @@ using Answer = std::int64_t;
 constexpr Answer kNeeds = 3;
 constexpr Answer kNeedsBytes = 2;
 constexpr Answer kAnswers = 108;
+// All but a dozen of the million rests that the trees were trained on are smaller. A shape unlike all
+// of those may get a factor of a tiny one.
+constexpr std::int64_t kLargestRest = std::int64_t{32} << 30;
 
 // A kind is 0 for no copies, or 7 * padding + a sum of 1 (images), 2 (results) and 4 (weights).
 enum class Padding { kNone, kChannels, kNoneOfEight, kChannelsOfEight, kEqual };
@@ -218,7 +221,7 @@ class Reader {
 struct Trees {
   std::span<const Question> questions;
   Text votes;  // for an `Answer`
-  Text rests;  // binary logarithms, see `predicted_workspace`
+  Text rests;  // binary logarithms, see `bytes_of`
 };
 
 using namespace std::string_view_literals;
@@ -277,34 +280,53 @@ struct Forests {
   Forest votes, rests;
 };
 
-// The answer with most votes. Kinds whose copies are equal here get each other's votes.
-Answer elected(const ConvolutionShape& s, const std::array<int, kAnswers>& votes) {
-  struct Candidate {
-    Answer answer;
-    std::int64_t copied;
-    int own, all;
-  };
-  std::vector<Candidate> candidates;
-  for (Answer answer = 0; answer < kAnswers; ++answer) {
-    const int own = votes[static_cast<std::size_t>(answer)];
-    if (own > 0) candidates.push_back({answer, copies(s, answer / kNeeds), own, 0});
-  }
-  for (Candidate& one : candidates) {
+struct Candidate {
+  std::int64_t bytes;
+  int votes;  // for the answer itself
+};
+
+// Kernels of one kind may be near those of another. So a tree votes for all answers whose bytes are
+// near those of its own.
+std::int64_t elected(std::span<const Candidate> candidates, std::int64_t near) {
+  const auto support = [&](const Candidate& one) {
+    int all = 0, equal = 0;
     for (const Candidate& other : candidates) {
-      const bool is_equal =
-          one.copied == other.copied && one.answer % kNeeds == other.answer % kNeeds;
-      if (is_equal) one.all += other.own;
+      const std::int64_t difference = std::abs(one.bytes - other.bytes);
+      if (difference <= near) all += other.votes;
+      if (difference == 0) equal += other.votes;
     }
-  }
-  return std::ranges::max_element(candidates, {},
-                                  [](const Candidate& one) { return std::pair(one.all, one.own); })
-      ->answer;
+    return std::pair(all, equal);
+  };
+  return std::ranges::max_element(candidates, {}, support)->bytes;
 }
 
 const Forests& forests(Pass pass) {
   static const std::array<Forests, 3> all{Forests(kForwardTrees), Forests(kInputTrees),
                                           Forests(kWeightTrees)};
   return all[static_cast<std::size_t>(pass)];
+}
+
+// Sets the last feature.
+std::int64_t bytes_of(const ConvolutionShape& s, Pass pass, Answer answer, const Forest& rests,
+                      Features& features) {
+  const std::int64_t kind = answer / kNeeds;
+  const std::int64_t need = answer % kNeeds;
+  const std::int64_t copied = copies(s, kind);
+  // Kernels that copy align the copies.
+  constexpr std::int64_t kAlignments = 144;
+  if (need == 0) return copied + (kind == 0 ? 0 : kAlignments);
+
+  features[kFeatures] = need * (kAnswers / kNeeds) + kind;
+  constexpr double kScale = 256;
+  constexpr double kOffset = 32;
+  std::vector<std::int64_t> logarithms;
+  rests.each(features, [&](std::int64_t value) { logarithms.push_back(value); });
+  std::ranges::sort(logarithms);
+  const auto median = static_cast<double>(logarithms[logarithms.size() / 2]);
+  const double rest = std::exp2(median / kScale - kOffset);
+  const std::int64_t bytes =
+      need == kNeedsBytes ? static_cast<std::int64_t>(rest) : rest_in_sums(s, pass, kind, rest);
+  return copied + std::min(bytes, kLargestRest);
 }
 
 }  // namespace
@@ -314,23 +336,14 @@ std::int64_t predicted_workspace(const ConvolutionShape& s, Pass pass) {
   Features features = features_of(s);
   std::array<int, kAnswers> votes{};
   trees.votes.each(features, [&](Answer answer) { ++votes[static_cast<std::size_t>(answer)]; });
-  const Answer chosen = elected(s, votes);
-  const std::int64_t kind = chosen / kNeeds;
-  const std::int64_t copied = copies(s, kind);
-  // Kernels that copy align the copies.
-  constexpr std::int64_t kAlignments = 144;
-  if (chosen % kNeeds == 0) return copied + (kind == 0 ? 0 : kAlignments);
-
-  features[kFeatures] = chosen;
-  constexpr double kScale = 256;
-  constexpr double kOffset = 32;
-  std::vector<std::int64_t> logarithms;
-  trees.rests.each(features, [&](std::int64_t value) { logarithms.push_back(value); });
-  std::ranges::sort(logarithms);
-  const auto median = static_cast<double>(logarithms[logarithms.size() / 2]);
-  const double rest = std::exp2(median / kScale - kOffset);
-  if (chosen % kNeeds == kNeedsBytes) return copied + static_cast<std::int64_t>(rest);
-  return copied + rest_in_sums(s, pass, kind, rest);
+  std::vector<Candidate> candidates;
+  for (Answer answer = 0; answer < kAnswers; ++answer) {
+    const int own = votes[static_cast<std::size_t>(answer)];
+    if (own == 0) continue;
+    candidates.push_back({bytes_of(s, pass, answer, trees.rests, features), own});
+  }
+  constexpr std::int64_t kAlwaysNear = 1 << 20;
+  return elected(candidates, std::max(s.tensor_bytes() / 10, kAlwaysNear));
 }
 
 }  // namespace ferro::sim

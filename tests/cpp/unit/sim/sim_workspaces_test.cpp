@@ -20,6 +20,11 @@ constexpr MeasuredConvolution kOfNetworks[] = {
 constexpr MeasuredConvolution kOfRandomShapes[] = {
 #include "workspaces.inc"
 };
+// With groups, depthwise ones among them. Half of them were asked about because the trees of a
+// training without them disagreed.
+constexpr MeasuredConvolution kOfGroups[] = {
+#include "workspaces_of_groups.inc"
+};
 
 constexpr ConvolutionShape kMeasured = {.images = 128,
                                         .inputs = 128,
@@ -48,8 +53,8 @@ TEST(Workspaces, OfDilatedConvolutionsAreTheirOwn) {
   EXPECT_FALSE(workspace_of(shape, Pass::kForward).is_exact);
 }
 
-// Its kernel runs for eight of the 32 groups at a time: an H200 requests a quarter of copies of the
-// images, the results and the weights. No tree was trained on it.
+// Their kernels run for eight of the 32 groups at a time: an H200 requests a quarter of copies of the
+// images, the results and the weights. No tree was trained on them.
 TEST(Workspaces, OfManyGroupsAreForEightOfThem) {
   ConvolutionShape shape = kMeasured;
   shape.images = 512;
@@ -60,6 +65,32 @@ TEST(Workspaces, OfManyGroupsAreForEightOfThem) {
   const Workspace workspace = workspace_of(shape, Pass::kForward);
   EXPECT_FALSE(workspace.is_exact);
   EXPECT_NEAR(static_cast<double>(workspace.bytes), 768.5625 * (1 << 20), 4096);
+
+  shape.inputs = 2048;
+  shape.outputs = 4096;
+  shape.size = {16, 16, 1};
+  const Workspace second = workspace_of(shape, Pass::kForward);
+  EXPECT_FALSE(second.is_exact);
+  EXPECT_NEAR(static_cast<double>(second.bytes), 386.25 * (1 << 20), 4096);
+}
+
+// An H200 requests 993 MiB. The trees learn factors of other shapes' products, which may be tiny, so
+// that trees without a question about the unit answer with petabytes here.
+TEST(Workspaces, OfTwoResultsForEachChannelStayWithinReason) {
+  ConvolutionShape shape;
+  shape.images = 256;
+  shape.inputs = 256;
+  shape.outputs = 512;
+  shape.groups = 256;
+  shape.element = 2;
+  shape.channels_last = true;
+  shape.size = {32, 32, 1};
+  shape.window = {4, 4, 1};
+  shape.padding = {1, 1, 0};
+  const Workspace workspace = workspace_of(shape, Pass::kInputGradient);
+  EXPECT_FALSE(workspace.is_exact);
+  EXPECT_GE(workspace.bytes, 512 << 20);
+  EXPECT_LE(workspace.bytes, 1536 << 20);
 }
 
 // Lines of the table have 31 bits for most numbers.
@@ -89,16 +120,41 @@ double share_of_near(std::span<const MeasuredConvolution> others, Pass pass) {
   return static_cast<double>(near) / static_cast<double>(others.size());
 }
 
+// Wrong by a factor of two, and by 64 MiB.
+std::int64_t count_of_gross_errors(std::span<const MeasuredConvolution> others) {
+  std::int64_t count = 0;
+  for (const MeasuredConvolution& other : others) {
+    for (const Pass pass : {Pass::kForward, Pass::kInputGradient, Pass::kWeightGradient}) {
+      const auto predicted = static_cast<std::int64_t>(workspace_of(shape_of(other), pass).bytes);
+      const auto [less, more] = std::minmax({predicted, bytes_of(other, pass)});
+      count += more >= 2 * less && more - less >= 64 << 20 ? 1 : 0;
+    }
+  }
+  return count;
+}
+
 TEST(Workspaces, OfNetworksAreMostlyNear) {
   EXPECT_GE(share_of_near(kOfNetworks, Pass::kForward), 0.96);
   EXPECT_GE(share_of_near(kOfNetworks, Pass::kInputGradient), 0.97);
-  EXPECT_GE(share_of_near(kOfNetworks, Pass::kWeightGradient), 0.86);
+  EXPECT_GE(share_of_near(kOfNetworks, Pass::kWeightGradient), 0.88);
 }
 
 TEST(Workspaces, OfRandomShapesAreMostlyNear) {
-  EXPECT_GE(share_of_near(kOfRandomShapes, Pass::kForward), 0.92);
-  EXPECT_GE(share_of_near(kOfRandomShapes, Pass::kInputGradient), 0.94);
+  EXPECT_GE(share_of_near(kOfRandomShapes, Pass::kForward), 0.94);
+  EXPECT_GE(share_of_near(kOfRandomShapes, Pass::kInputGradient), 0.95);
   EXPECT_GE(share_of_near(kOfRandomShapes, Pass::kWeightGradient), 0.86);
+}
+
+TEST(Workspaces, OfGroupsAreMostlyNear) {
+  EXPECT_GE(share_of_near(kOfGroups, Pass::kForward), 0.91);
+  EXPECT_GE(share_of_near(kOfGroups, Pass::kInputGradient), 0.91);
+  EXPECT_GE(share_of_near(kOfGroups, Pass::kWeightGradient), 0.76);
+}
+
+TEST(Workspaces, AreSeldomGrosslyWrong) {
+  EXPECT_LE(count_of_gross_errors(kOfNetworks), 7);       // of 1,500
+  EXPECT_LE(count_of_gross_errors(kOfRandomShapes), 13);  // of 1,494
+  EXPECT_LE(count_of_gross_errors(kOfGroups), 37);        // of 900
 }
 
 }  // namespace sim_workspaces_test
