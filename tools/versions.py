@@ -54,6 +54,7 @@ TESTS = (
     "tests/python/clients/test_versions.py",
     "tests/python/clients/test_cli.py",
     "tests/python/graphs/test_graph_captures.py",
+    "tests/python/switching/test_both_allocators.py",
 )
 
 

@@ -250,6 +250,21 @@ def another_thread_takes_plain_memory_beside_a_capture():
 
 
 @check
+def another_thread_takes_new_plain_memory_beside_a_capture():
+    """A capture in PyTorch's default mode forbids other threads the call that gets it."""
+    source, taken = filled(MIB, 4), []
+    torch.cuda.empty_cache()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = source.clone()
+        thread = threading.Thread(target=lambda: taken.append(take_plain(40 * MIB)))
+        thread.start()
+        thread.join()
+    graph.replay()
+    return len(taken) == 1 and bool((result.cpu() == words(4, MIB)).all())
+
+
+@check
 def histories_and_trackers_include_both():
     torch.cuda.memory._record_memory_history(max_entries=100)
     try:

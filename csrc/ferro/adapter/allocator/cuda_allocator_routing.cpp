@@ -12,10 +12,31 @@
 #include "ferro/adapter/torch/driver_refusals.h"
 
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 
 #include <algorithm>
+#include <optional>
 
 namespace ferro {
+namespace {
+
+// Allows this thread, while a capture runs, the calls of PyTorch's allocator that a capture of
+// another thread forbids and that would invalidate it: cudaMalloc, and from torch 2.13 on, which
+// knows only the captures of its own stream, queries of events. There a refused query also leaves
+// an empty event behind, on which the next `empty_cache` crashes.
+class BesideCaptures {
+ public:
+  explicit BesideCaptures(bool any) {
+    if (any) {
+      relaxed_.emplace(cudaStreamCaptureModeRelaxed);
+    }
+  }
+
+ private:
+  std::optional<c10::cuda::CUDAStreamCaptureModeGuard> relaxed_;
+};
+
+}  // namespace
 
 CudaAllocator::CudaAllocator(const CudaApi& api, const Settings& config, CUDAAllocator& previous,
                              In in)
@@ -149,6 +170,7 @@ void* CudaAllocator::allocate_in_previous(Device& owner, c10::DeviceIndex index,
   // PyTorch 2.11's expandable segments fail an assertion when part of a pool returns to the driver.
   // This must not happen to a program that did not enable them.
   const ExpandableSetting::OriginalSetting setting;
+  const BesideCaptures beside(has_captures());
   const bool has_allocator = [&] {
     const MutexLock lock(init_mutex_);
     const auto found = previous_pools_.find(pool);
@@ -184,6 +206,7 @@ void CudaAllocator::free_foreign(void* ptr) {
       fold_peaks(device(i), i, Serving::kPrevious);
     }
     forward_annotations();
+    const BesideCaptures beside(has_captures());
     previous_.allocator().raw_delete(ptr);  // throws if the block is not its own either
   }
 }
@@ -401,6 +424,7 @@ void* CudaAllocator::borrow_from_previous(Device& owner, c10::DeviceIndex index,
   note_growth(owner, index, Serving::kPrevious);
   apply_limit_of_previous(owner, index);
   const ExpandableSetting::OriginalSetting setting;
+  const BesideCaptures beside(has_captures());
   return previous_.try_allocate(index, bytes, reinterpret_cast<cudaStream_t>(stream));
 }
 
