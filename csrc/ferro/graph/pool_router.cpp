@@ -34,8 +34,9 @@ bool PoolRouter::begin(const PoolId& pool, Filter filter, StreamId current, Pool
         release(found, false);  // the program uses the pool again, so its capture has failed
       }
       const bool of_capture = !filter(current);
+      const std::uint64_t other_capture = of_capture ? capture_of(current).id : 0;
       diversions_.push_back({pool, hold, std::move(filter), owner, of_capture, current,
-                             device_.stream_lasts(current), this_thread()});
+                             device_.stream_lasts(current), other_capture, this_thread()});
       publish_counts();
     }
     if (hold == PoolHold::kHere) {
@@ -201,19 +202,39 @@ bool PoolRouter::drop_abandoned(std::optional<StreamId> existing, Threads thread
 PoolId PoolRouter::pool_for(StreamId stream) {
   const MutexLock lock(mutex_);
   for (;; noted_.wait_for(mutex_, grace_)) {
-    const bool capturing = has_captures() && is_capturing(stream);
-    if (capturing || drop_abandoned(stream, Threads::kThis)) {
-      return chosen_for(stream, capturing);
+    const CaptureInfo capture = has_captures() ? capture_of(stream) : CaptureInfo{};
+    if (capture.status != CaptureStatus::kNone || drop_abandoned(stream, Threads::kThis)) {
+      return chosen_for(stream, capture);
     }
   }
 }
 
-PoolId PoolRouter::chosen_for(StreamId stream, bool capturing) {
+bool PoolRouter::accepts(Diversion& diversion, StreamId stream, const CaptureInfo& capture) {
+  if (failed_graphs_ == FailedGraphs::kCleanUp || !diversion.may_outlive_its_graph()) {
+    return diversion.filter(stream);
+  }
+  if (capture.status != CaptureStatus::kActive) {
+    return false;
+  }
+  if (diversion.capture == 0) {
+    const bool is_own = diversion.begun_on == stream;
+    if (is_own || diversion.begun_on_lasts) {
+      const std::uint64_t id = is_own ? capture.id : capture_of(diversion.begun_on).id;
+      diversion.capture = id != diversion.other_capture ? id : 0;
+    } else if (diversion.filter(stream)) {
+      diversion.capture = capture.id;
+    }
+  }
+  return diversion.capture != 0 && diversion.capture == capture.id;
+}
+
+PoolId PoolRouter::chosen_for(StreamId stream, const CaptureInfo& capture) {
+  const bool capturing = capture.status != CaptureStatus::kNone;
   for (auto it = diversions_.rbegin(); it != diversions_.rend(); ++it) {
     if (it->seen_over || (it->may_outlive_its_graph() && !capturing)) {
       continue;
     }
-    if (it->filter(stream)) {
+    if (accepts(*it, stream, capture)) {
       it->is_shared = it->is_shared || (capturing && it->begun_by.lock() != this_thread());
       return it->pool;
     }

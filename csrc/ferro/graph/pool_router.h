@@ -7,9 +7,10 @@
 // the current stream until the capture begins. A capture counts while its diversion lasts, or, if
 // the program marks captures, while it is marked.
 //
-// Thread-safe. Filters are called under this object's lock and must not call it. The filter of a
-// graph object is called only while the stream captures, because the object may be destroyed after
-// its capture has failed.
+// Thread-safe. Filters are called under this object's lock and must not call it. A graph object whose
+// capture has failed may be destroyed while its diversion stays, and other captures run on. So with
+// FailedGraphs::kForget, captures are compared by the driver's ids instead of by such a filter, which
+// is called only before the id is known, on a stream that captures.
 #pragma once
 
 #include "ferro/base/mutex.h"
@@ -109,7 +110,9 @@ class PoolRouter {
     bool of_capture;
     StreamId begun_on;
     bool begun_on_lasts;                 // else the stream may be destroyed, and is not queried
+    std::uint64_t other_capture;         // that ran on the stream before; 0: none
     std::weak_ptr<const void> begun_by;  // a thread; expires when it ends
+    std::uint64_t capture = 0;           // the driver's id of its own capture, once it is known
     bool over = false;                   // its capture has ended
     bool handed_over = false;            // the next `begin` replaces the filter
     bool is_shared = false;              // served or ended by a thread that did not begin it
@@ -134,11 +137,13 @@ class PoolRouter {
   // False: the end of one may be noted soon. A call after `grace_` drops it.
   bool drop_abandoned(std::optional<StreamId> existing, Threads threads) FERRO_REQUIRES(mutex_);
   void drop_all_abandoned(std::optional<StreamId> existing) FERRO_EXCLUDES(mutex_);
-  PoolId chosen_for(StreamId stream, bool capturing) FERRO_REQUIRES(mutex_);
+  PoolId chosen_for(StreamId stream, const CaptureInfo& capture) FERRO_REQUIRES(mutex_);
+  // Whether the diversion serves a stream in this state. Notes the id of its capture.
+  bool accepts(Diversion& diversion, StreamId stream, const CaptureInfo& capture)
+      FERRO_REQUIRES(mutex_);
   bool may_be_ending(Diversion& diversion) FERRO_REQUIRES(mutex_);
-  bool is_capturing(StreamId stream) {
-    return device_.driver().capture_info(stream).status != CaptureStatus::kNone;
-  }
+  CaptureInfo capture_of(StreamId stream) { return device_.driver().capture_info(stream); }
+  bool is_capturing(StreamId stream) { return capture_of(stream).status != CaptureStatus::kNone; }
 
   DeviceMemory& device_;
   const FailedGraphs failed_graphs_;

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <memory>
 #include <string_view>
 #include <thread>
@@ -116,6 +117,90 @@ TEST_F(PoolRouterTest, AnEndedCapturesFilterIsNotCalled) {
   on_another_thread(ask);
   EXPECT_TRUE(router_.any()) << "this thread must not drop it";
   ask();
+}
+
+// The graph of a failed capture is destroyed while the capture of another thread runs on.
+class GoneGraphTest : public PoolRouterTest {
+ protected:
+  GoneGraphTest() {
+    EXPECT_TRUE(router_.begin(kOther, captured_with(stream_), stream_));
+    SimGpu::begin_capture(stream_);
+  }
+  ~GoneGraphTest() override { SimGpu::abandon_capture(stream_); }
+
+  // Like PyTorch's, it knows the capture from its begin on.
+  PoolRouter::Filter mortal() {
+    return [this](StreamId asked) {
+      EXPECT_TRUE(alive_) << "the graph of this filter is destroyed";
+      const CaptureInfo capture = device_->driver().capture_info(asked);
+      return capture.status == CaptureStatus::kActive && capture.id == id_;
+    };
+  }
+  void begin_capture(StreamId stream) {
+    SimGpu::begin_capture(stream);
+    id_ = device_->driver().capture_info(stream).id;
+  }
+  // Begins the later diversion, and lets its capture fail after `body`, in a thread that goes on.
+  template <typename Body>
+  void fail_elsewhere(StreamId stream, Body body) {
+    failing_ = std::thread([=, this] {
+      SimGpu::make_current();
+      EXPECT_TRUE(router_.begin(kGraphPool, mortal(), stream));
+      body();
+      alive_ = false;
+      failed_.set_value();
+      may_end_.get_future().wait();
+    });
+    failed_.get_future().wait();
+  }
+  void let_end() {
+    may_end_.set_value();
+    failing_.join();
+  }
+
+ private:
+  std::atomic<bool> alive_{true};
+  std::atomic<std::uint64_t> id_{0};
+  std::thread failing_;
+  std::promise<void> failed_;
+  std::promise<void> may_end_;
+};
+
+TEST_F(GoneGraphTest, ItsFilterIsNotCalled) {
+  fail_elsewhere(side_, [this] {
+    begin_capture(side_);
+    EXPECT_EQ(router_.pool_for(side_), kGraphPool);
+    SimGpu::abandon_capture(side_);
+  });
+  EXPECT_EQ(router_.pool_for(stream_), kOther);
+  let_end();
+}
+
+TEST_F(GoneGraphTest, ItsFilterIsNotCalledIfItRequestedNothing) {
+  fail_elsewhere(side_, [this] {
+    begin_capture(side_);
+    SimGpu::abandon_capture(side_);
+  });
+  EXPECT_EQ(router_.pool_for(stream_), kOther);
+  let_end();
+}
+
+TEST_F(GoneGraphTest, ItsFilterIsNotCalledIfItsStreamCapturedAlready) {
+  fail_elsewhere(stream_, [] {});
+  EXPECT_EQ(router_.pool_for(stream_), kOther);
+  let_end();
+}
+
+TEST_F(GoneGraphTest, ACaptureOfAnotherGraphOnItsStreamIsNotItsOwn) {
+  fail_elsewhere(side_, [this] {
+    begin_capture(side_);
+    EXPECT_EQ(router_.pool_for(side_), kGraphPool);
+    SimGpu::abandon_capture(side_);
+  });
+  SimGpu::begin_capture(side_);  // unannounced, as of a library
+  EXPECT_EQ(router_.pool_for(side_), kDefaultPool);
+  SimGpu::end_capture(side_);
+  let_end();
 }
 
 TEST_F(PoolRouterTest, AnAbandonedCaptureIsDroppedWhenItsThreadAllocates) {
