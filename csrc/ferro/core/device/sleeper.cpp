@@ -20,7 +20,7 @@ void Sleeper::add(std::vector<Run>& runs, Heap* heap, Handle handle, std::size_t
   runs.back().parts.push_back(std::move(handle));
 }
 
-SleepFilter Sleeper::with_scratch_of(const SleepFilter& which, Share share) {
+SleepFilter Sleeper::with_scratch_of(const SleepFilter& which, Share share, TagsOfPools* with) {
   struct Found {
     std::set<BlockTag> wanted;  // the tags of memory in use of the filter
     std::set<BlockTag> asleep;  // of other memory in use that is asleep
@@ -44,15 +44,15 @@ SleepFilter Sleeper::with_scratch_of(const SleepFilter& which, Share share) {
   for (const auto& [id, memory] : found) {
     if (share == Share::kAll && !memory.wanted.empty() && !memory.any_other) {
       pools.insert(id);
-      slept_with_[id].insert(memory.wanted.begin(), memory.wanted.end());
-      slept_with_[id].insert(memory.asleep.begin(), memory.asleep.end());
+      (*with)[id].insert(memory.wanted.begin(), memory.wanted.end());
+      (*with)[id].insert(memory.asleep.begin(), memory.asleep.end());
     }
     if (share == Share::kSome && !memory.wanted.empty()) {
       pools.insert(id);
     }
   }
   if (share == Share::kSome) {
-    for (const auto& [id, tags] : slept_with_) {
+    for (const auto& [id, tags] : *with) {
       const bool is_wanted = std::ranges::any_of(tags, [&, id = id](BlockTag tag) {
         return which.has({kNull, 0, tag, id});
       });
@@ -91,7 +91,8 @@ SleepOutcome Sleeper::sleep(const SleepFilter& which, Contents contents, Want wa
     // No request gets this memory without a climb.
     reclaimer_.empty_gone_pools();
   }
-  const SleepFilter all = with_scratch_of(which, Share::kAll);
+  TagsOfPools with;
+  const SleepFilter all = with_scratch_of(which, Share::kAll, &with);
   const std::vector<Run> runs = fall_asleep(all, outcome.staying);
   std::size_t given_up = 0;
   try {
@@ -108,6 +109,9 @@ SleepOutcome Sleeper::sleep(const SleepFilter& which, Contents contents, Want wa
     if (outcome.result != SleepResult::kOk) {
       undo(runs);
       return outcome;
+    }
+    for (auto& [id, tags] : with) {
+      slept_with_[id].merge(tags);
     }
     for (; given_up < runs.size(); ++given_up) {
       if (outcome.saved_bytes != 0) {
@@ -227,7 +231,7 @@ SleepOutcome Sleeper::wake(const SleepFilter& which) {
     return outcome;
   }
   forget_freed();
-  const SleepFilter all = with_scratch_of(which, Share::kSome);
+  const SleepFilter all = with_scratch_of(which, Share::kSome, &slept_with_);
   std::vector<Run> runs;
   for (Heap* heap : parts_.pools.all_heaps()) {
     for (Handle& handle : heap->sleeping(all)) {

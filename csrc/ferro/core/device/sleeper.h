@@ -85,9 +85,11 @@ class Sleeper {
   bool is_busy() const { return parts_.captures.load() != 0 || parts_.observer.is_within_climb(); }
   std::size_t page_bytes() const { return parts_.store.page_bytes(); }
   static void add(std::vector<Run>& runs, Heap* heap, Handle handle, std::size_t page_bytes);
-  // Adds the pools of graphs whose memory in use is of the filter, all that is awake or some.
+  // Adds the pools of graphs whose memory in use is of the filter, all that is awake or some. `with`
+  // gets the tags of the memory in use with kAll, and names them with kSome.
   enum class Share : std::uint8_t { kAll, kSome };
-  SleepFilter with_scratch_of(const SleepFilter& which, Share share);
+  using TagsOfPools = std::map<PoolId, std::set<BlockTag>>;
+  SleepFilter with_scratch_of(const SleepFilter& which, Share share, TagsOfPools* with);
   void wait_for_work();
   std::vector<Run> fall_asleep(const SleepFilter& which, StayingBytes& staying);
   bool begin_to_save(const std::vector<Run>& runs, SleepOutcome& outcome);
@@ -108,7 +110,7 @@ class Sleeper {
   HostStore host_;
   // The tags of memory in use with which scratch fell asleep, by pool. Any of them wakes it, also if
   // that memory is freed by then. `forget_freed` removes pools of which nothing is asleep.
-  std::map<PoolId, std::set<BlockTag>> slept_with_;
+  TagsOfPools slept_with_;
   std::map<DevicePtr, std::vector<Saved>> saved_;  // by the first address of the handle
   std::vector<EventId> events_;                    // after the copies of each run
 };

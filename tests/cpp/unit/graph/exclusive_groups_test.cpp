@@ -616,6 +616,31 @@ TEST_F(SleepingGroupsTest, ATagThatIsAwakeAgainWakesNoLaterScratch) {
   device_->set_observer(&observer_);
 }
 
+TEST_F(SleepingGroupsTest, ATagWhoseSleepWasRefusedWakesNoScratch) {
+  const PoolId pool = kPools[2];
+  TagsBlocks observer;
+  device_->set_observer(&observer);
+  const auto tagged = [pool](BlockTag tag) -> SleepFilter {
+    return {[=](const SleepFilter::InUse& block) { return block.pool == pool && block.tag == tag; },
+            [](const PoolId&) { return false; }};
+  };
+  fall_asleep(tagged(0));
+  ASSERT_TRUE(device_->is_scratch_asleep(pool));
+  observer.tag = 1;
+  const DevicePtr pinned = allocate(kPageBytes, stream_, pool);
+  Span& span = *addresses_.find(pinned);
+  ASSERT_TRUE(device_->pin(span, pinned, kPageBytes));
+  EXPECT_EQ(device_->sleep(tagged(1), Sleeper::Contents::kKeep, Sleeper::Want::kAll).result,
+            SleepResult::kStays);
+  device_->unpin(span, pinned, kPageBytes);
+  free(pinned);
+  EXPECT_EQ(device_->wake(tagged(1)).bytes, 0U);
+  EXPECT_TRUE(device_->is_scratch_asleep(pool));
+  EXPECT_EQ(device_->wake(tagged(0)).result, SleepResult::kOk);
+  EXPECT_FALSE(device_->is_scratch_asleep(pool));
+  device_->set_observer(&observer_);
+}
+
 // Each call fails in turn, with either error.
 TEST_F(SleepingGroupsTest, AFailedWakeLeavesAllGroupsAsleep) {
   replay_all(1);
