@@ -27,6 +27,8 @@ class DriverError : public std::runtime_error {
   bool ends_context() const {
     return code_ == CUDA_ERROR_ILLEGAL_ADDRESS || code_ == CUDA_ERROR_ASSERT ||
            code_ == CUDA_ERROR_ECC_UNCORRECTABLE || code_ == CUDA_ERROR_LAUNCH_TIMEOUT ||
+           code_ == CUDA_ERROR_CONTAINED || code_ == CUDA_ERROR_TENSOR_MEMORY_LEAK ||
+           code_ == CUDA_ERROR_EXTERNAL_DEVICE ||
            (code_ >= CUDA_ERROR_HARDWARE_STACK_ERROR && code_ <= CUDA_ERROR_LAUNCH_FAILED);
   }
 
