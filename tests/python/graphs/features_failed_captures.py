@@ -209,6 +209,25 @@ def another_thread_uses_the_pool_while_the_first_allocates_nothing():
     return seen
 
 
+@check
+def other_threads_run_while_one_waits_for_a_pool():
+    """The failed capture has left its diversion, whose end the other thread awaits."""
+    handle, good = graphs.graph_pool_handle(), []
+
+    def use():
+        with torch.cuda.use_mem_pool(handle):
+            good.append(take(MIB).numel() == MIB)
+
+    kind = fail(with_torch, handle)
+    thread = threading.Thread(target=use)
+    longest, last = 0, time.monotonic()
+    thread.start()
+    while thread.is_alive():
+        time.sleep(0.001)
+        longest, last = max(longest, time.monotonic() - last), time.monotonic()
+    return kind, good, longest < 0.5
+
+
 def held():
     gc.collect()
     torch.cuda.synchronize()

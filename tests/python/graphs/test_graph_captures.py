@@ -61,6 +61,8 @@ CAPTURES: dict[str, Any] = {
         "FerroError",
     ],
     "captures_of_several_threads_run_side_by_side": [[[1, True], [2, True], [3, True]], []],
+    "other_threads_wait_while_a_graph_registers": ["RuntimeError", True, [True]],
+    "a_second_capture_of_a_stream_is_only_refused": ["RuntimeError", True],
     "another_thread_ends_only_relaxed_captures": [
         [["FerroError", "ACTIVE", "the capture in mode 'thread_lo"], True] * 2
         + [["FerroError", "ACTIVE", "the capture in mode 'global' w"], True] * 2
@@ -154,6 +156,7 @@ FAILED: dict[str, Any] = {
         ["AcceleratorError", True, True]
     ]
     * 4,
+    "other_threads_run_while_one_waits_for_a_pool": ["AcceleratorError", [True], True],
     "memory_of_a_failed_capture_is_free_again": [[True, True, True], 0],
     "pinned_memory_of_a_failed_capture_is_free_again": [[True, True, True], 0],
 }

@@ -3,6 +3,7 @@
 #include "ferro/adapter/allocator/cuda_allocator.h"
 #include "ferro/adapter/torch/convert.h"
 #include "ferro/adapter/torch/driver_refusals.h"
+#include "ferro/adapter/torch/interpreter_lock.h"
 #include "ferro/graph/checkpoint.h"
 
 #include <c10/cuda/CUDAGraphsC10Utils.h>
@@ -54,6 +55,8 @@ void check(CheckpointError error) {
 
 void CudaAllocator::beginAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t id,
                                         std::function<bool(cudaStream_t)> filter) {
+  // `begin` may wait for another thread, which needs the GIL to end its capture.
+  const WithoutInterpreterLock unlocked;
   Device& owner = device(index);
   refuse_if_sealed(to_pool_id(id));
   auto accepts = [filter](StreamId stream) {

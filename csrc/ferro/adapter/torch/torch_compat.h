@@ -57,6 +57,10 @@ inline constexpr std::uint8_t kIpcFormat = TORCH_VERSION_MINOR >= 13 ? 3 : 2;
 // Since 2.14 a graph whose capture failed ends its diversion and releases its pool when destroyed.
 inline constexpr bool kFailedGraphsCleanUp = TORCH_VERSION_MINOR >= 14;
 
+// 2.11 enters a graph in a set of the device's random generator when its capture begins, and removes
+// it when the graph is destroyed, without a lock: threads that do this side by side crash.
+inline constexpr bool kGraphsRegisterWithoutLock = TORCH_VERSION_MINOR == 11;
+
 // 2.12 and 2.13 end the diversion of a failed capture and keep its pool permanently. They do so
 // before they read the error with which the capture ended. Called in endAllocateToPool.
 inline bool capture_has_just_failed() {
