@@ -227,6 +227,10 @@ class Capture:
         with contextlib.suppress(RuntimeError):
             self._finish()
 
+    def __repr__(self) -> str:
+        status = self.status().name.lower() if self._running else "over"
+        return f"<Capture on device {self._stream.device_index}, {status}, {self._pool}>"
+
     def __del__(self) -> None:
         if not self._running or sys.is_finalizing():
             return  # at the end of Python, nothing that it needs can be imported

@@ -37,6 +37,10 @@ class GraphedCallable:
     def graph(self) -> CapturedGraph:
         return self._graph
 
+    def __repr__(self) -> str:
+        named = self._function if hasattr(self._function, "__qualname__") else type(self._function)
+        return f"<GraphedCallable {named.__qualname__}, {self._graph!r}>"
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The arguments must have the structure, shapes and types of the samples; arguments that
         are not tensors must equal them. Raises `FerroError` otherwise, and launches nothing."""

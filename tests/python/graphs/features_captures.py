@@ -4,6 +4,7 @@ import contextlib
 import decimal
 import fractions
 import gc
+import re
 import sys
 import threading
 import time
@@ -418,6 +419,18 @@ def a_second_capture_of_a_stream_is_only_refused():
         del graph
         take(KIB).zero_()
     return refused, usable()
+
+
+@check
+def captures_and_callables_have_a_text():
+    capture = graphs.begin_capture(graphs.graph_pool_handle())
+    texts = [repr(capture)]
+    take(KIB).zero_()
+    capture.end()
+    texts.append(repr(capture))
+    for function in (take, torch.nn.Identity()):
+        texts.append(repr(graphs.make_graphed_callable(function, (KIB,))))
+    return [re.sub(r"\(\d+, \d+\)", "(...)", text) for text in texts]
 
 
 def in_another_thread(function):

@@ -63,6 +63,12 @@ CAPTURES: dict[str, Any] = {
     "captures_of_several_threads_run_side_by_side": [[[1, True], [2, True], [3, True]], []],
     "other_threads_wait_while_a_graph_registers": ["RuntimeError", True, [True]],
     "a_second_capture_of_a_stream_is_only_refused": ["RuntimeError", True],
+    "captures_and_callables_have_a_text": [
+        "<Capture on device 0, active, <CapturePool (...), 0 buffers>>",
+        "<Capture on device 0, over, <CapturePool (...), 0 buffers>>",
+        "<GraphedCallable take, <CapturedGraph on device 0, 0 replays, None>>",
+        "<GraphedCallable Identity, <CapturedGraph on device 0, 0 replays, None>>",
+    ],
     "another_thread_ends_only_relaxed_captures": [
         [["FerroError", "ACTIVE", "the capture in mode 'thread_lo"], True] * 2
         + [["FerroError", "ACTIVE", "the capture in mode 'global' w"], True] * 2
