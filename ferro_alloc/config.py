@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, InitVar, dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal, Self, get_args
 
 ENVIRONMENT_VARIABLE = "FERRO_ALLOC_CONF"
 _MIB = 1 << 20
@@ -23,7 +23,7 @@ REMOVED = ("background_unmap", "move_live")
 class Config:
     """Settings, checked on construction. Sizes are in MiB.
 
-    Raises `ValueError` for an invalid value, and `TypeError` for a wrong type.
+    Raises `ValueError` for an invalid value, and `TypeError` for a wrong type or another setting.
     """
 
     page_size_mb: int = 2
@@ -58,6 +58,11 @@ class Config:
     move_live: InitVar[object] = None
 
     _without_effect: ClassVar[tuple[str, ...]] = ()
+
+    def __new__(cls, *_values: object, **settings: object) -> Self:
+        for key in settings:
+            _check_known(key, TypeError)
+        return super().__new__(cls)
 
     def __post_init__(self, *removed: object) -> None:
         given = zip(REMOVED, removed, strict=True)
@@ -127,10 +132,7 @@ class Config:
                 raise ValueError(
                     f"{_shown(pair)} is not of the form key:value, as in page_size_mb:2"
                 )
-            if key not in _FORMS and key not in REMOVED:
-                raise ValueError(
-                    f"{_shown(key)} is not an option of ferro_alloc: expected {', '.join(_FORMS)}"
-                )
+            _check_known(key, ValueError)
             if key in values:
                 raise ValueError(f"'{key}' is given twice, as {values[key]} and as {_shown(value)}")
             values[key] = _parse_value(key, value)
@@ -202,6 +204,11 @@ def _parse_value(key: str, value: str) -> bool | int | str | None:
     if re.fullmatch(r"[+-]?[0-9]{1,18}", value) is None:
         raise ValueError(_refusal(key, value))
     return int(value)
+
+
+def _check_known(key: str, error: type[TypeError | ValueError]) -> None:
+    if key not in _FORMS and key not in REMOVED:
+        raise error(f"{_shown(key)} is not an option of ferro_alloc: expected {', '.join(_FORMS)}")
 
 
 def _check_size(key: str, value: object) -> None:

@@ -21,6 +21,15 @@ def test_defaults_are_two_mib_pages_and_no_limit() -> None:
     assert (config.page_size_bytes, config.memory_limit_bytes) == (2 << 20, 0)
 
 
+def test_an_unknown_setting_is_refused_with_the_known_ones() -> None:
+    settings = {"nonsense": 3}
+    expected = "^'nonsense' is not an option of ferro_alloc: expected page_size_mb, memory_limit_mb"
+    with pytest.raises(TypeError, match=expected):
+        Config(**settings)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=expected):
+        dataclasses.replace(Config(), **settings)  # type: ignore[arg-type]
+
+
 def test_environment() -> None:
     config = Config.from_env({"FERRO_ALLOC_CONF": "page_size_mb:4, memory_limit_mb:4096"})
     assert config == Config(page_size_mb=4, memory_limit_mb=4096)
