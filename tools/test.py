@@ -168,10 +168,15 @@ def configure(preset: str) -> bool:
 
 
 def build(preset: str, targets: Sequence[str], progress: Progress) -> bool:
-    tree = str(BUILD / f"cpp-{preset}")
-    command = ["cmake", "--build", tree, "-j", str(JOBS), "--target", *targets]
+    tree = BUILD / f"cpp-{preset}"
+    command = ["cmake", "--build", str(tree), "-j", str(JOBS), "--target", *targets]
     log = "-".join(["build", preset, *targets][:3])
-    return configure(preset) and execute(log, command, progress)
+    tree.mkdir(parents=True, exist_ok=True)
+    # Benchmarks configure and build the release tree too (benchmarks/harness/cpp_program.py). Of
+    # two configurations at once, the last to end would lose the other's targets.
+    with (tree / "benchmarks.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return configure(preset) and execute(log, command, progress)
 
 
 # Of the release tree, besides GoogleTest's.

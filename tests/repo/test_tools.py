@@ -9,13 +9,17 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from benchmarks.harness import cpp_program
 from tests import programs
 from tests.programs import ROOT
 from tests.python import client_sides
@@ -339,6 +343,41 @@ def test_the_text_of_a_failure_of_pytest_is_shown_at_once(
     assert "aside" in said
     assert "FAILED test_fails.py::test_wrong\n  pytest test_fails.py::test_wrong\n" in said
     assert progress.failed == ["test_lacks.py", "test_fails.py::test_wrong"]
+
+
+def test_a_build_waits_for_a_benchmark_that_builds_in_its_tree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    tree = tmp_path / "cpp-release"
+    monkeypatch.setattr(tests_tool, "BUILD", tmp_path)
+    monkeypatch.setattr(cpp_program, "TREE", tree)
+    setup = SimpleNamespace(torch_free_objects=lambda: "objects", cuda_include=lambda _: "include")
+    monkeypatch.setattr("importlib.import_module", lambda _: setup)
+
+    def note(step: str) -> bool:
+        steps.append(step)
+        return True
+
+    monkeypatch.setattr(tests_tool, "configure", lambda preset: note("configured"))
+    monkeypatch.setattr(tests_tool, "execute", lambda *_: note("built"))
+
+    def build() -> None:
+        assert tests_tool.build("release", ["unit_tests"], Progress("release", 1, 0))
+
+    def run(command: Sequence[str]) -> str:
+        """Instead of each command of the benchmark's build."""
+        if not thread.ident:
+            thread.start()
+        thread.join(0.2)
+        steps.append("benchmark")
+        return ""
+
+    thread = threading.Thread(target=build)
+    monkeypatch.setattr(cpp_program, "run", run)
+    cpp_program.build("replay")
+    thread.join()
+    assert steps == ["benchmark", "benchmark", "configured", "built"]
 
 
 def test_a_test_that_crashes_fails_once_and_the_others_run(tmp_path: Path) -> None:
