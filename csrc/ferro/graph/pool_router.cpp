@@ -34,7 +34,8 @@ bool PoolRouter::begin(const PoolId& pool, Filter filter, StreamId current, Pool
         release(found, false);  // the program uses the pool again, so its capture has failed
       }
       const bool of_capture = !filter(current);
-      const std::uint64_t other_capture = of_capture ? capture_of(current).id : 0;
+      const bool may_outlive = of_capture && failed_graphs_ == FailedGraphs::kForget;
+      const std::uint64_t other_capture = may_outlive ? capture_of(current).id : 0;
       diversions_.push_back({pool, hold, std::move(filter), owner, of_capture, current,
                              device_.stream_lasts(current), other_capture, this_thread()});
       publish_counts();
