@@ -7,7 +7,6 @@
 #include "ferro/adapter/torch/driver_refusals.h"
 #include "ferro/adapter/torch/torch_compat.h"
 
-#include <ATen/cuda/CUDAGraphsUtils.cuh>
 #include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
@@ -159,21 +158,8 @@ int status_number(c10::DeviceIndex device, StreamNumber stream) {
   return static_cast<int>(status_of(stream_of(stream, device), device));
 }
 
-cudaStreamCaptureMode to_capture_mode(const std::string& mode) {
-  TORCH_CHECK(mode == "global" || mode == "thread_local" || mode == "relaxed",
-              "Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, got ",
-              mode);
-  return mode == "global"         ? cudaStreamCaptureModeGlobal
-         : mode == "thread_local" ? cudaStreamCaptureModeThreadLocal
-                                  : cudaStreamCaptureModeRelaxed;
-}
-
-void begin_capture(at::cuda::CUDAGraph& graph, std::optional<c10::MempoolId_t> pool,
-                   const std::string& mode) {
-  // PyTorch enters the state in the graph before it refuses that. The destructor of the graph then
-  // ends the process, because the state does not have the graph.
-  at::cuda::assertNotCapturing("Cannot register the state during capturing stage.");
-  graph.capture_begin(pool.value_or(c10::MempoolId_t{0, 0}), to_capture_mode(mode));
+void begin(at::cuda::CUDAGraph& graph, std::optional<Handle> pool, const std::string& mode) {
+  begin_capture(graph, to_pool_id(pool.value_or(Handle{0, 0})), mode);
 }
 
 // Where graphs register without a lock, the GIL becomes that lock: it is held where Python destroys a
@@ -184,7 +170,7 @@ void keep_gil_in_capture_begin() {
   if (kGraphsRegisterWithoutLock && !std::exchange(is_done, true)) {
     const py::object of_graphs = py::module_::import("torch._C").attr("_CUDAGraph");
     of_graphs.attr("capture_begin") =
-        py::cpp_function(wrap_pybind_function(&begin_capture), py::name("capture_begin"),
+        py::cpp_function(wrap_pybind_function(&begin), py::name("capture_begin"),
                          py::is_method(of_graphs), py::arg("pool"), py::arg("capture_error_mode"));
   }
 }

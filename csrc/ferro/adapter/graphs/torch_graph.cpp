@@ -6,6 +6,7 @@
 #include "ferro/base/mutex.h"
 #include "ferro/driver/cuda_api.h"
 
+#include <ATen/cuda/CUDAGraphsUtils.cuh>
 #include <ATen/cuda/MemPool.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -118,6 +119,19 @@ std::optional<GraphSizes> DeviceGraph::sizes() const {
 }
 
 PoolId new_capture_id() { return to_pool_id(at::cuda::MemPool::graph_pool_handle(false)); }
+
+void begin_capture(at::cuda::CUDAGraph& graph, const PoolId& pool, const std::string& mode) {
+  TORCH_CHECK(mode == "global" || mode == "thread_local" || mode == "relaxed",
+              "Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, got ",
+              mode);
+  // PyTorch enters the state in the graph before it refuses that. The destructor of the graph then
+  // ends the process, because the state does not have the graph.
+  at::cuda::assertNotCapturing("Cannot register the state during capturing stage.");
+  graph.capture_begin(to_mempool_id(pool), mode == "global" ? cudaStreamCaptureModeGlobal
+                                           : mode == "thread_local"
+                                               ? cudaStreamCaptureModeThreadLocal
+                                               : cudaStreamCaptureModeRelaxed);
+}
 
 // When a capture ends with an error, PyTorch keeps its random generator's capture and its
 // diversion. A capture that succeeds clears both. Throws if this thread cannot end the capture.

@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 
 namespace ferro {
 
@@ -58,6 +59,10 @@ class DeviceGraph {
 
 // A new id for the memory of a graph that is captured without a pool, as PyTorch gives it.
 PoolId new_capture_id();
+
+// `graph.capture_begin` on the current stream, which a capture that runs there only refuses. `mode` is
+// the `capture_error_mode`. Throws c10::Error.
+void begin_capture(at::cuda::CUDAGraph& graph, const PoolId& pool, const std::string& mode);
 
 // Called after a failed capture of this thread on that stream. Ends the capture if PyTorch did not,
 // and resets the state of PyTorch's random generator and of the allocator.
