@@ -76,6 +76,7 @@ struct Facts {
   bool tells_lows = false;  // the results are unknown, and which of them are low is not
   bool differs = false;     // the elements of its lists are not equally certain
   bool in_part = false;     // the results are unknown, except for some of their elements
+  bool may_cover = false;   // certain elements may take all places of a wholly unknown argument
   bool of_masks = false;    // the unknown inputs follow from masks and known data alone
   bool asks_truth = false;  // of unknown numbers, and these do not
   bool is_part = false;     // of another operator
@@ -193,6 +194,7 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     if (traits->by_element) {
       keep_elements_apart();
     }
+    may_cover = certainty == FERRO_SIM_UNKNOWN && may_take_all_places();
     in_part = computable && certainty == FERRO_SIM_UNKNOWN && !is_assumed &&
               may_be_known_in_part() && find_parts();
     of_masks = of_masks && certainty == FERRO_SIM_UNKNOWN;
@@ -431,7 +433,34 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     }
   }
 
-  std::int64_t max_in_part() const { return agrees ? kMaxPartlyKnown : kMaxPartlyKnownNumbers; }
+  // As the inverse of a permutation does in what `empty` returned.
+  bool may_take_all_places() const {
+    const std::vector<Operand>& operands = host.operands();
+    const auto is_first = [](const Operand& operand) {
+      return operand.place == 0 && operand.in_list == 0;
+    };
+    const auto first = std::find_if(operands.begin(), operands.end(), is_first);
+    const bool writes = !traits->written.empty() && traits->written[0] == 0;
+    if (!traits->moves || !writes || first == operands.end() || !first->is_input ||
+        first->certainties.most != FERRO_SIM_UNKNOWN) {
+      return false;
+    }
+    std::int64_t most = 0;
+    for (const Operand& operand : operands) {
+      if (is_first(operand) || !operand.is_input) {
+        continue;
+      }
+      if (operand.certainties.least == FERRO_SIM_UNKNOWN) {
+        return false;
+      }
+      most = std::max(most, operand.at.elements());
+    }
+    return most >= first->at.elements();
+  }
+
+  std::int64_t max_in_part() const {
+    return may_cover ? kMaxUnknownElements : agrees ? kMaxPartlyKnown : kMaxPartlyKnownNumbers;
+  }
   bool may_be_known_in_part() const {
     // Training computes with many tensors of numbers, and no size depends on parts of these.
     const bool computes = !traits->moves && traits->kind != Kind::kCopy && !agrees;

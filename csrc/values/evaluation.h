@@ -29,7 +29,8 @@ inline constexpr std::int64_t kMaxUnknownElements = 1 << 26;
 inline constexpr std::int64_t kMaxUnknownNumbers = 32;
 // The most elements, of all inputs or of all results, of an operator whose results are known in part if
 // its inputs are. Which elements are known is found at once. The same for floating-point numbers, on
-// which sizes seldom depend.
+// which sizes seldom depend. Writes that may take all places of a wholly unknown argument have
+// `kMaxUnknownElements` instead.
 inline constexpr std::int64_t kMaxPartlyKnown = 1 << 14;
 inline constexpr std::int64_t kMaxPartlyKnownNumbers = 1 << 12;
 // The same for arithmetic with floating-point numbers.

@@ -222,6 +222,56 @@ def test_random_programs_know_what_follows_from_known_elements(
     assert found == {"wrong": [], "silent": [], "lost": [], "left": [0, 0, 0]}
 
 
+# Writes to all places of what `empty` returned, as inverses of permutations do, and to all but one.
+PLACES = """\
+import json, torch
+from ferro_alloc import sim
+count = 100_000
+order = torch.randperm(count).cuda()
+places = torch.arange(count, device="cuda")
+large = torch.randn(1000, 1000, device="cuda") @ torch.randn(1000, 1000, device="cuda")
+unknown = large.view(-1)[:count].long()
+all_but_one = order.clamp(max=count - 2)
+def empty(*more):
+    return torch.empty(count, *more, dtype=torch.int64, device="cuda")
+def put(indices, values, out):
+    out[indices] = values
+    return out
+pairs = torch.stack([places, places + 1], 1)
+made = {
+    "put": put(order, places, empty()),
+    "rows": put(order, pairs, empty(2))[:, 0],
+    "copied": empty(2).index_copy_(0, order, pairs)[:, 0],
+    "scattered": empty().scatter_(0, order, places),
+    "numbers": put(order, places.double(), empty().double()),
+    "drawn": put(order, large[0].argmax().expand(count), empty()),
+    "all but one": put(all_but_one, places, empty()),
+    "unknown values": put(order, unknown, empty()),
+    "unknown places": put(unknown.clamp(0, count - 1), places, empty()),
+    "added": empty().index_put_((order,), places, accumulate=True),
+}
+found = {}
+for name, numbers in made.items():
+    torch.cuda.synchronize()
+    before = sum(read.count for read in sim.uncomputed_reads())
+    rows = len(numbers[numbers % 3 == 0])
+    is_read = sum(read.count for read in sim.uncomputed_reads()) != before
+    found[name] = [rows == -(-count // 3), is_read]
+print(json.dumps(found))
+"""
+
+
+@MODES
+def test_writes_to_all_places_of_unset_memory_leave_known_numbers(
+    run_simulated: RunSimulated, activate: dict[str, Any]
+) -> None:
+    found = last_line(run_simulated, PLACES, **activate)
+    known = ["put", "rows", "copied", "scattered", "numbers"]
+    assert {name: found[name] for name in known} == {name: [True, False] for name in known}
+    others = ["drawn", "all but one", "unknown values", "unknown places", "added"]
+    assert [name for name in others if not found[name][1]] == []
+
+
 # What returns from the host is as sure as before, until the program overwrites it there.
 THROUGH_THE_HOST = """\
 import json, torch
