@@ -821,8 +821,7 @@ class Follow:
             only_computes = text.startswith(("math.", "np.")) or name in METHODS_OF_VALUES
             if not only_computes and not (is_foreign and name == text):
                 raise self._decides("condition", condition)
-        floats = (isinstance(getattr(arm, "value", None), float) for arm in arms)
-        return [(node, Held(chosen=not all(floats), whole=held.whole))]
+        return [(node, Held(chosen=not all(map(_is_float, arms)), whole=held.whole))]
 
     def _follow_attribute(self, node: ast.Attribute, held: Held) -> Iterable[Part]:
         """Of an attribute of what has the number."""
@@ -1144,6 +1143,13 @@ def _asks_if_finite(node: ast.Compare) -> bool:
     texts = [ast.unparse(each) for each in (node.left, *node.comparators)]
     is_same = texts[0] == texts[1] and isinstance(node.ops[0], ast.Eq | ast.NotEq)
     return len(texts) == 2 and (is_same or any(map(NOT_FINITE.fullmatch, texts)))
+
+
+def _is_float(arm: ast.expr) -> bool:
+    """Is it a floating-point constant, with or without a sign?"""
+    if isinstance(arm, ast.UnaryOp) and isinstance(arm.op, ast.USub | ast.UAdd):
+        arm = arm.operand
+    return isinstance(getattr(arm, "value", None), float)
 
 
 def _key(index: ast.expr | None) -> Key:

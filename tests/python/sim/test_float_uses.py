@@ -814,6 +814,8 @@ SHOWN = [
     "def run(loss, model): return loss\nloss = run(w.item(), 3)\nprint(loss)",
     "lr = 0.1 if w.item() < 3 else 0.01\nopt = {'lr': lr}\nprint(opt)",
     "import torch\nrate = 0.1 if w.item() < 3 else 0.01\nx = torch.clamp(torch.ones(3), max=rate)",
+    "import torch\np = 0.1\np = min(max(p + (0.01 if w.item() > 0.6 else -0.01), 0), 0.8)\n"
+    "x = torch.clamp(torch.ones(3), max=p / 2)",
     "from textwrap import shorten\nprint(shorten('x', 9) if w.item() > 3 else 'y')",
     "from typing import NamedTuple\nfrom collections import namedtuple\n"
     "M = namedtuple('M', 'class loss', rename=True)\nm = M(1, w.item())\nprint(m)",
