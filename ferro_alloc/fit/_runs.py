@@ -31,7 +31,7 @@ from ferro_alloc.fit._result import (
     UNKNOWN,
     Result,
 )
-from ferro_alloc.fit._shortage import short_by
+from ferro_alloc.fit._shortage import is_limited, short_by
 from ferro_alloc.fit._stopping import INTERRUPTED, STATUS, TERMINATED, Stopped
 from ferro_alloc.sim._missing import ABOUT_CALLS, NOTHING_MISSING
 
@@ -228,7 +228,19 @@ def conclusions(runs: Sequence[Result]) -> list[str]:
         lines.append(f"it fits as far as known under {', '.join(known)}")
     if unknown:
         lines.append(f"it did not run to its end under {', '.join(unknown)}")
-    return lines
+    return [*lines, *_caught(runs)]
+
+
+def _caught(runs: Sequence[Result]) -> list[str]:
+    """Under which allocators it ran out of memory, and went on to its end all the same."""
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        if run.get("went_on"):
+            failure = run["out_of_memory"]
+            where = " in its own limit" if is_limited(failure) else ""
+            said = f"it ran out of memory{where}, caught the error and went on to its end under"
+            found.setdefault(said, []).append(run["allocator"])
+    return [f"{said} {', '.join(names)}" for said, names in found.items()]
 
 
 def comparison(result: Result) -> list[str]:

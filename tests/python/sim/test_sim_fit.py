@@ -337,6 +337,39 @@ def test_what_does_not_fit_is_run_again_to_learn_what_it_needs(
     assert "it fits under none of them" in capsys.readouterr().err
 
 
+FINDS = """\
+import torch
+LIMIT
+for size in (1, 8):
+    try:
+        torch.empty(size << 30, dtype=torch.uint8, device="cuda")
+    except torch.OutOfMemoryError:
+        print("does not fit")
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "where"),
+    [("", ""), ("torch.cuda.set_per_process_memory_fraction(0.5)", " in its own limit")],
+)
+def test_a_table_says_which_programs_caught_their_errors(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    limit: str,
+    where: str,
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(FINDS.replace("LIMIT", limit))
+    monkeypatch.setattr(_runs, "execute", fork_run)
+    assert main(["simulate", "--compare", "--memory", "6g", str(script)]) == 12
+    said = capsys.readouterr().err
+    assert (
+        f"  it fits under none of them\n  it ran out of memory{where}, caught the error and went "
+        "on to its end under native, expandable, ferro_alloc\n"
+    ) in said
+
+
 @pytest.mark.long
 def test_the_largest_batch_is_found_on_the_command_line(simulate: Simulate) -> None:
     done, result = simulate(
