@@ -104,6 +104,7 @@ def _observe_uses(torch: Any, computed: Any) -> None:
     # Storages are saved as bytes, of whatever type their elements are.
     torch.save = torch.serialization.save = _within(computed.use_as_text, torch.save)
     _observe_files(torch, computed)
+    _observe_saved_for_backward(torch, computed)
 
 
 def _is_of_integers(torch: Any, tensor: Any) -> bool:
@@ -151,6 +152,20 @@ def _observe_files(torch: Any, computed: Any) -> None:
 
     torch.Tensor.__reduce_ex__ = reduce_ex
     torch.load = torch.serialization.load = load_saved
+
+
+def _observe_saved_for_backward(torch: Any, computed: Any) -> None:
+    """What `save_on_cpu` keeps on the host returns to the card, and decides nothing before that. It
+    has integers too, such as indices of pooling and the seeds of attention."""
+    hooks = torch.autograd.graph.save_on_cpu
+    make = hooks.__init__
+
+    @functools.wraps(make)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        make(self, *args, **kwargs)
+        self.pack_hook = _within(computed.use_as_text, self.pack_hook)
+
+    hooks.__init__ = init
 
 
 def _certainty_of(torch: Any, computed: Any, tensor: Any) -> int:

@@ -118,6 +118,29 @@ def test_saving_tensors_makes_no_verdict_unsure(simulate: Simulate) -> None:
     assert set(learned(result).values()) == {"float"}
 
 
+# Indices of pooling, the seeds of attention, a chosen index and a mask are saved as integers.
+OFFLOADED = f"""\
+{UNKNOWN}
+from torch.autograd.graph import save_on_cpu
+from torch.nn.functional import max_pool1d, scaled_dot_product_attention
+q = unknown.half().view(1, 16, -1, 64)[:, :, :256].clone().requires_grad_()
+for pinned in (False, True):
+    with save_on_cpu(pin_memory=pinned):
+        y = scaled_dot_product_attention(q, q, q)
+        y = y.gather(3, q.argmax(3, keepdim=True))
+        loss = y.where(y > 0, -y).sum() + max_pool1d(q[0], 2).sum()
+    loss.backward()
+"""
+
+
+def test_keeping_tensors_on_the_host_for_backward_makes_no_verdict_unsure(
+    simulate: Simulate,
+) -> None:
+    done, result = simulate(OFFLOADED)
+    assert (done.returncode, result["verdict"]) == (0, "fits"), done.stderr
+    assert set(learned(result).values()) == {"float"}
+
+
 SIZED = f"""\
 {UNKNOWN}
 column = unknown[:, 0]
