@@ -13,6 +13,9 @@ void Reads::note(const InOperator& inside, const OperatorTraits& traits,
   if (inside.is_check() || (!unknown && inside.reads(FERRO_SIM_DRAWN) == drawn_)) {
     return;
   }
+  if (!unknown && inside.has_outer_size()) {
+    return;
+  }
   const auto is_float = [](const c10::IValue& result) {
     return result.isTensor() ? !at::isIntegralType(result.toTensor().scalar_type(), true)
                              : !result.isInt() && !result.isBool();

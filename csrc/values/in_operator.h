@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace ferro::values {
@@ -38,6 +39,11 @@ class InOperator {
   void set_opaque() { is_opaque_ = true; }
   // Whether it is part of one that only checks what it reads.
   bool is_check() const { return outer_ != nullptr && outer_->traits_.reads_to_check; }
+  // The least size of the result, if so many numbers of the input were drawn that one of them would
+  // probably exceed it if any could. What it reads of them then decides no size, unless one does.
+  std::optional<std::int64_t> least_size() const;
+  // Whether it is part of such an operator.
+  bool has_outer_size() const { return outer_ != nullptr && outer_->least_size().has_value(); }
   // Whether the thread's innermost operator is part of another one of PyTorch's.
   static bool is_part() {
     return innermost_->outer_ != nullptr && innermost_->outer_->traits_.kind != Kind::kElsewhere;
@@ -62,6 +68,10 @@ class InOperator {
  private:
   InOperator(const OperatorTraits& traits, const torch::jit::Stack* stack,
              c10::ArrayRef<c10::IValue> arguments);
+  // Before a kernel takes them.
+  c10::ArrayRef<c10::IValue> arguments() const {
+    return stack_ != nullptr ? torch::jit::last(*stack_, traits_.arguments) : arguments_;
+  }
   bool has_size() const { return traits_.kind == Kind::kReads || traits_.kind == Kind::kDataSized; }
   std::uint64_t own_launches(std::uint64_t launched) const {
     return launched - launched_before_ - launched_within_;

@@ -323,6 +323,9 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
   if (base.starts_with("aten::unique_")) {
     traits.unique_along = schema.argumentIndexWithName("dim");
   }
+  if (base == "aten::bincount") {
+    traits.least_size = schema.argumentIndexWithName("minlength");
+  }
   traits.assumes_true = base == "aten::_is_all_true";
   traits.checks_success = base == "aten::_linalg_check_errors";
   traits.computes_on_host = base == "aten::linalg_lstsq";

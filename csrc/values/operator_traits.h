@@ -93,6 +93,8 @@ struct OperatorTraits {
   bool tests_nan = false;
   // Checks the program's arguments: unknown ones pass.
   bool assumes_true = false;
+  // The place of the least size of its result, which a larger number in its input exceeds.
+  std::optional<std::size_t> least_size;
   // Reads arguments back, and uses them only to check them.
   bool reads_to_check = false;
   // Its first argument tells whether a decomposition succeeded: zero, unless it is known.

@@ -122,10 +122,16 @@ class Wrapper : public c10::OperatorKernel {
       call();
       before.note(inside, traits_, torch::jit::last(*stack, traits_.returns));
     } else {
+      const std::optional<std::int64_t> least = inside.least_size();
+      const std::uint64_t draws = inside.reads(FERRO_SIM_DRAWN);
       EvaluatedCall evaluated(op, traits_, inside, torch::jit::last(*stack, traits_.arguments),
                               Evaluation::Lifetime::kUntilTaken);
       call();
       evaluated.end(*stack);
+      if (least && inside.reads(FERRO_SIM_DRAWN) != draws &&
+          stack->back().toTensor().size(0) > *least) {
+        note_read(traits_.name, Learned::kDrawn);
+      }
     }
   }
 

@@ -817,6 +817,29 @@ def test_a_number_that_follows_from_choices_names_its_condition(simulate: Simula
     assert said in done.stderr
 
 
+CONFUSION = f"""\
+{UNKNOWN}
+guesses = unknown[:ROWS, :16].argmax(1)
+labels = torch.arange(ROWS, device="cuda") % 16
+confusion = torch.bincount(labels * 16 + guesses, minlength=LENGTH)
+print(confusion.tolist())
+"""
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "is_sure"),
+    [(2048, 256, True), (2048, 250, False), (2048, 0, False), (64, 256, False)],
+)
+def test_counts_of_drawn_classes_have_the_least_length(
+    simulate: Simulate, rows: int, length: int, is_sure: bool
+) -> None:
+    program = CONFUSION.replace("ROWS", str(rows)).replace("LENGTH", str(length))
+    done, result = simulate(program)
+    assert done.returncode == (0 if is_sure else 13), done.stderr
+    wanted = {"train.py:8": "float"} if is_sure else {"train.py:7": "drawn"}
+    assert learned(result).items() >= wanted.items()
+
+
 @pytest.mark.parametrize(
     ("learned", "said"), [("size", ""), ("integer", _certainty.OR_FITS), ("float", "")]
 )
