@@ -51,6 +51,23 @@ for dropout in (0.0, 0.1):
 print(json.dumps(found))
 """
 
+# The requests of attention's backward pass, without and with a mask.
+MASKED_ATTENTION = """\
+import json
+import torch
+query = torch.ones(4, 16, 759, 128, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+mask = torch.ones(4, 1, 759, 759, device="cuda", dtype=torch.bool)
+found = []
+for given in (None, mask):
+    out = torch.nn.functional.scaled_dot_product_attention(query, query, query, attn_mask=given)
+    torch.cuda.memory._record_memory_history(context=None)
+    out.backward(torch.ones_like(out))
+    trace = torch.cuda.memory._snapshot()["device_traces"][0]
+    torch.cuda.memory._record_memory_history(enabled=None)
+    found.append([event["size"] for event in trace if event["action"] == "alloc"])
+print(json.dumps(found))
+"""
+
 # cudnnBackendGetAttribute of a tensor's four sizes, without an array and with one for two sizes.
 COUNTED = """\
 import ctypes
@@ -103,6 +120,15 @@ def test_attention_requests_what_it_does_on_an_h200(run_simulated: RunSimulated)
         [0, sizes],
         [rows * 30, sizes],
     ]
+
+
+def test_attention_with_a_mask_takes_a_larger_workspace_backward(
+    run_simulated: RunSimulated,
+) -> None:
+    plain, masked = json.loads(run_simulated(MASKED_ATTENTION).stdout)
+    workspace = 4 * (4 * 16 * 759) * (128 + 1)
+    assert workspace in plain
+    assert workspace + 256 in masked  # an H200's
 
 
 def test_an_attribute_counts_what_was_written(run_simulated: RunSimulated) -> None:
