@@ -41,30 +41,44 @@ ferro_sim_certainty least_certainty(std::uint64_t address, std::size_t bytes) {
 
 }  // namespace
 
-bool DeviceTensor::describe(const at::Tensor& tensor) {
-  if (!tensor.defined() || tensor.layout() != at::kStrided || !tensor.is_cuda() ||
-      tensor.is_nested() || tensor.unsafeGetTensorImpl()->is_python_dispatch() ||
-      tensor.numel() == 0 || !tensor.has_storage()) {
+// Called for each tensor of each operator, and so without calls.
+[[gnu::flatten]] bool DeviceTensor::describe(const at::Tensor& tensor) {
+  using c10::DispatchKey;
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  const c10::DispatchKeySet keys = impl.key_set();
+  constexpr c10::DispatchKeySet kOthers =
+      c10::python_ks |
+      c10::DispatchKeySet({DispatchKey::Sparse, DispatchKey::SparseCsr, DispatchKey::NestedTensor});
+  if (!keys.has_backend(c10::BackendComponent::CUDABit) || keys.has_any(kOthers)) {
     return false;
   }
-  const auto storage = reinterpret_cast<std::uint64_t>(
-      tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->data());
-  if (storage == 0) {
+  const c10::StorageImpl* const storage = impl.unsafe_storage().unsafeGetStorageImpl();
+  if (storage == nullptr || storage->data() == nullptr) {
     return false;
   }
-  element_bytes_ = tensor.element_size();
-  address_ = storage + static_cast<std::uint64_t>(tensor.storage_offset()) * element_bytes_;
-  elements_ = tensor.numel();
-  sizes_ = tensor.sizes();
-  strides_ = tensor.strides();
+  std::int64_t elements = 1;
   std::int64_t last = 0;
-  for (std::size_t i = 0; i < sizes_.size(); ++i) {
-    last += (sizes_[i] - 1) * strides_[i];
+  const c10::IntArrayRef sizes = impl.sizes();
+  const c10::IntArrayRef strides = impl.strides();
+  sizes_.resize(sizes.size());
+  strides_.resize(sizes.size());
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    sizes_[i] = sizes[i];
+    strides_[i] = strides[i];
+    elements *= sizes[i];
+    last += (sizes[i] - 1) * strides[i];
   }
+  if (elements == 0) {
+    return false;
+  }
+  element_bytes_ = impl.dtype().itemsize();
+  address_ = reinterpret_cast<std::uint64_t>(storage->data()) +
+             static_cast<std::uint64_t>(impl.storage_offset()) * element_bytes_;
+  elements_ = elements;
   span_ = static_cast<std::size_t>(last + 1) * element_bytes_;
-  type_ = tensor.scalar_type();
-  is_conj_ = tensor.is_conj();
-  is_neg_ = tensor.is_neg();
+  type_ = impl.dtype().toScalarType();
+  is_conj_ = keys.has(DispatchKey::Conjugate);
+  is_neg_ = keys.has(DispatchKey::Negative);
   return true;
 }
 
