@@ -21,6 +21,9 @@ constexpr std::size_t kWindow = kGiB;
 constexpr std::size_t kSlotsPerWindow = kWindow / kChunk;
 // Smaller ranges are cleared by writing zeros, which is cheaper than returning pages.
 constexpr std::size_t kClearByPages = 64 * kKiB;
+// Pieces that are discarded are zeroed up to this size. Of larger ones it is noted that they are zeros:
+// zeroing them would displace what the processor's caches hold.
+constexpr std::size_t kClearAtOnce = kKiB;
 // Smaller pieces of host memory are copied each time they are taken.
 constexpr std::size_t kHeldBytes = 4 * kKiB;
 // Smaller writes go into host memory.
@@ -615,7 +618,7 @@ void PhysicalMemory::discard_contents(std::size_t offset, std::size_t bytes) {
   }
   contents_.remove(offset, bytes);
   for_each_piece(offset, bytes, [this](std::size_t at, std::size_t piece) {
-    if (!backed_ || piece < kClearByPages || piece == kChunk) {
+    if (!backed_ || piece < kClearAtOnce || piece == kChunk) {
       clear_piece(at, piece);
     } else if (slots_.contains(at / kChunk)) {
       contents_.set(at, piece, ContentsRef(), 0);
