@@ -73,6 +73,10 @@ class Segments {
     mapped_ = locate(Machine::current(), address, bytes, segments());
   }
   bool mapped() const { return mapped_; }
+  // Null if there are several.
+  const ferro::sim::Segment* only() const {
+    return segments().size() == 1 ? segments().data() : nullptr;
+  }
   auto begin() const { return segments().begin(); }
   auto end() const { return segments().end(); }
 
@@ -201,6 +205,16 @@ FERRO_SIM_CONTROL int64_t ferro_sim_origins(uint64_t address, size_t bytes,
   const Segments segments(address, bytes);
   if (!segments.mapped()) {
     return -1;
+  }
+  const auto add_only = [&](ferro_sim_certainty certainty, const ferro_sim_origin& origin,
+                            std::size_t skipped) {
+    *certainties = {certainty, certainty};
+    *pieces = {origin, skipped, bytes};
+  };
+  if (const ferro::sim::Segment* const only = segments.only();
+      only != nullptr && room > 0 &&
+      only->memory->visit_only_origin(only->offset, bytes, add_only)) {
+    return 1;
   }
   static std::vector<ferro_sim_origin_piece> found;
   found.clear();

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -41,6 +42,11 @@ class HeldRanges {
     const Place at = first_ending_after(begin);
     return !is_end(at) && range(at).begin <= begin && range(at).end >= begin + bytes &&
            range(at).held == held;
+  }
+  // Does any byte of the range hold something?
+  bool holds_any(std::uint64_t begin, std::size_t bytes) const {
+    const Place at = first_ending_after(begin);
+    return !is_end(at) && range(at).begin < begin + bytes;
   }
 
   // Calls `visit(begin, bytes, held, offset)` for the whole range that contains this place, if there
@@ -157,12 +163,30 @@ class HeldRanges {
     return behind == leaves_.end() ? kNoEnd : behind->first;
   }
   // Before a change of the leaves or their keys.
-  void forget_near() { near_begin_ = near_end_ = 0; }
+  void forget_near() {
+    near_begin_ = near_end_ = 0;
+    ++changes_;
+  }
+  // The number of ranges that begin at or before `begin`.
+  static std::size_t count_behind(const Leaf& ranges, std::uint64_t begin);
+  static bool are_behind(const Leaf& ranges, std::size_t count, std::uint64_t begin) {
+    return count <= ranges.size() && (count == 0 || ranges[count - 1].begin <= begin) &&
+           (count == ranges.size() || ranges[count].begin > begin);
+  }
   // The first range that ends after `begin`.
   Place first_ending_after(std::uint64_t begin) const;
 
   // Replaces what ranges have in [begin, end) by `fresh`, or by nothing.
   void put(std::uint64_t begin, std::uint64_t end, Range* fresh);
+  // The same, given the first range that ends after `begin`. Apart, because it is long and seldom used.
+  void put_parts(Place first, std::uint64_t begin, std::uint64_t end, Range* fresh);
+  // Does the range before this place continue in `fresh`, and `fresh` in the range at this place?
+  bool continues_before(const Place& at, const Range& fresh) const {
+    return has_before(at) && range(before(at)).is_continued_by(fresh);
+  }
+  bool goes_on_at(const Place& at, const Range& fresh) const {
+    return !is_end(at) && fresh.is_continued_by(range(at));
+  }
   // Replaces the ranges [first, last); returns the place of the first new one, if there is one. What
   // it takes out stays in `by` or is in `dropped`, to be destroyed when the ranges are consistent.
   Place replace(Place first, const Place& last, std::span<Range> by, std::vector<Range>& dropped);
@@ -187,6 +211,20 @@ class HeldRanges {
   mutable typename Leaves::const_iterator near_{leaves_.cend()};
   mutable std::uint64_t near_begin_ = 0;
   mutable std::uint64_t near_end_ = 0;
+  // What searches found: operators use the same tensors again. The leaf of a hint is the right one
+  // until the leaves change, and the number of ranges is checked.
+  struct Hint {
+    std::uint64_t begin = 0;
+    std::uint64_t changes = 0;  // of the leaves before; 0: there is no hint
+    typename Leaves::const_iterator leaf{};
+    std::size_t behind = 0;
+  };
+  static constexpr std::size_t kHints = 256;
+  static std::size_t hint_of(std::uint64_t begin) {
+    return static_cast<std::size_t>((begin >> 9) ^ (begin >> 17)) % kHints;
+  }
+  std::uint64_t changes_ = 1;  // of the leaves
+  mutable std::array<Hint, kHints> hints_{};
 };
 
 template <typename Held>
@@ -197,14 +235,14 @@ typename HeldRanges<Held>::Place HeldRanges<Held>::first_ending_after(std::uint6
   if (has_last_ && range(last_).begin <= begin && begin < range(last_).end) {
     return last_;
   }
-  const auto leaf = leaf_of(begin);
+  Hint& hint = hints_[hint_of(begin)];
+  const bool is_hinted = hint.begin == begin && hint.changes == changes_;
+  const auto leaf = is_hinted ? hint.leaf : leaf_of(begin);
   const Leaf& ranges = leaf->second;
-  // The number of ranges that begin at or before `begin`, without branches that depend on them.
-  std::size_t behind = 0;
-  for (std::size_t rest = ranges.size(); rest > 0;) {
-    const std::size_t step = (rest + 1) / 2;
-    behind += ranges[behind + step - 1].begin <= begin ? step : 0;
-    rest -= step;
+  std::size_t behind = hint.behind;
+  if (!is_hinted || !are_behind(ranges, behind, begin)) {
+    behind = count_behind(ranges, begin);
+    hint = {begin, changes_, leaf, behind};
   }
   const Place found{leaf, behind};
   if (has_before(found) && range(before(found)).end > begin) {
@@ -212,6 +250,17 @@ typename HeldRanges<Held>::Place HeldRanges<Held>::first_ending_after(std::uint6
   }
   const bool is_in_next = behind == ranges.size() && end_of(leaf) != kNoEnd;
   return is_in_next ? Place{std::next(leaf), 0} : found;
+}
+
+template <typename Held>
+std::size_t HeldRanges<Held>::count_behind(const Leaf& ranges, std::uint64_t begin) {
+  std::size_t behind = 0;
+  for (std::size_t rest = ranges.size(); rest > 0;) {
+    const std::size_t step = (rest + 1) / 2;
+    behind += ranges[behind + step - 1].begin <= begin ? step : 0;  // without a branch
+    rest -= step;
+  }
+  return behind;
 }
 
 template <typename Held>
@@ -231,7 +280,25 @@ void HeldRanges<Held>::remove(std::uint64_t begin, std::size_t bytes) {
 
 template <typename Held>
 void HeldRanges<Held>::put(std::uint64_t begin, std::uint64_t end, Range* fresh) {
-  Place first = first_ending_after(begin);
+  const Place first = first_ending_after(begin);
+  if (is_end(first) || range(first).begin >= end) {
+    if (fresh == nullptr) {
+      return;
+    }
+  } else if (fresh != nullptr && range(first).begin == begin && range(first).end == end &&
+             !continues_before(first, *fresh) && !goes_on_at(next(first), *fresh)) {
+    // Most often an operator gives its result the memory of an earlier one.
+    std::swap(leaves_.erase(first.leaf, first.leaf)->second[first.index], *fresh);
+    last_ = first;
+    has_last_ = true;
+    return;
+  }
+  put_parts(first, begin, end, fresh);
+}
+
+template <typename Held>
+[[gnu::noinline]] void HeldRanges<Held>::put_parts(Place first, std::uint64_t begin,
+                                                   std::uint64_t end, Range* fresh) {
   Place last = first;
   const Range* front = nullptr;  // of the ranges that meet [begin, end)
   const Range* back = nullptr;
@@ -239,27 +306,14 @@ void HeldRanges<Held>::put(std::uint64_t begin, std::uint64_t end, Range* fresh)
     back = &range(last);
     front = front == nullptr ? back : front;
   }
-  if (fresh == nullptr && back == nullptr) {
-    return;
-  }
   const bool is_within = fresh != nullptr && front != nullptr && front->begin <= begin &&
                          front->end >= end && front->held == fresh->held;
   if (is_within && (!fresh->held.is_positional() || front->offset_at(begin) == fresh->offset)) {
     return;
   }
   has_last_ = false;
-  const bool continues =
-      fresh != nullptr && has_before(first) && range(before(first)).is_continued_by(*fresh);
-  const bool goes_on = fresh != nullptr && !is_end(last) && fresh->is_continued_by(range(last));
-  const bool is_exact =
-      front != nullptr && front == back && front->begin == begin && front->end == end;
-  if (fresh != nullptr && is_exact && !continues && !goes_on) {
-    // Most often an operator gives its result the memory of an earlier one.
-    std::swap(leaves_.erase(first.leaf, first.leaf)->second[first.index], *fresh);
-    last_ = first;
-    has_last_ = true;
-    return;
-  }
+  const bool continues = fresh != nullptr && continues_before(first, *fresh);
+  const bool goes_on = fresh != nullptr && goes_on_at(last, *fresh);
   Range parts[3];
   std::size_t count = 0;
   std::size_t own = 0;  // the part with what is set

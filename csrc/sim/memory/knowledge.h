@@ -83,6 +83,24 @@ class Knowledge {
           return visit(at, part, fact.certainty, is_plain ? nullptr : &fact.origin, offset);
         });
   }
+  // Calls `visit(certainty, origin, offset)` if the same was said of the whole range, with an origin.
+  template <typename Visit>
+  bool visit_whole(std::uint64_t begin, std::size_t bytes, const Visit& visit) const {
+    bool is_whole = false;
+    facts_.visit_range_at(
+        begin, [&](std::uint64_t at, std::size_t part, const Fact& fact, std::size_t offset) {
+          const auto skipped = static_cast<std::size_t>(begin - at);
+          is_whole = fact.origin.identity != 0 && skipped + bytes <= part;
+          if (is_whole) {
+            visit(fact.certainty, fact.origin, offset + skipped);
+          }
+        });
+    return is_whole;
+  }
+  // Was nothing said of any byte of the range?
+  bool is_plain(std::uint64_t begin, std::size_t bytes) const {
+    return !facts_.holds_any(begin, bytes);
+  }
   std::size_t count() const { return facts_.count(); }
 
  private:

@@ -106,6 +106,27 @@ class PhysicalMemory {
   // whole range; the most certain byte may be missed behind the origins that are listed.
   ferro_sim_certainties list_origins(std::size_t offset, std::size_t bytes, std::size_t most,
                                      std::vector<ferro_sim_origin_piece>& pieces);
+  // Calls `visit(certainty, origin, offset)` if the range has one certainty and one origin, and that is
+  // found at once. False: `list_origins` finds them.
+  template <typename Visit>
+  bool visit_only_origin(std::size_t offset, std::size_t bytes, const Visit& visit) const {
+    if (knowledge_.visit_whole(offset, bytes, visit)) {
+      return true;
+    }
+    bool is_only = false;
+    if (knowledge_.is_plain(offset, bytes)) {
+      contents_.visit_range_at(offset, [&](std::uint64_t at, std::size_t part,
+                                           const ContentsRef& contents, std::size_t skipped) {
+        const auto within = static_cast<std::size_t>(offset - at);
+        is_only =
+            !contents.is_zeros() && contents.get()->origin.identity != 0 && within + bytes <= part;
+        if (is_only) {
+          visit(FERRO_SIM_KNOWN, contents.get()->origin, skipped + within);
+        }
+      });
+    }
+    return is_only;
+  }
   // Calls `visit(bytes, count)` for each part of the range that is in host memory, and so needs no
   // computing, from its first offset that is a multiple of 8 on.
   void for_each_plain(std::size_t offset, std::size_t bytes,
