@@ -24,7 +24,7 @@ from ferro_alloc.fit._page import load_views, save_views, views_of, write_page
 from ferro_alloc.fit._progress import Progress
 from ferro_alloc.fit._range import EXTRA_RUNS, add_range
 from ferro_alloc.fit._recording import Recording
-from ferro_alloc.fit._report import lines_of, verdict
+from ferro_alloc.fit._report import lines_of, remarks_of, verdict
 from ferro_alloc.fit._result import (
     DOES_NOT_FIT,
     ENDED_BY_UNKNOWN,
@@ -40,6 +40,7 @@ from ferro_alloc.fit._runs import (
     compare,
     comparison,
     conclusions,
+    remarks,
     say,
     what_if,
 )
@@ -230,7 +231,8 @@ def main(argv: list[str]) -> int:
         if parsed.report is not None:
             where = f"{program.name} on a simulated {card.name}, {result['allocator']}"
             title = f"{where}: {verdict(result)}"
-            lines.append(f"  {write_page(parsed.report, views_of(recording), title)}")
+            notes = remarks_of(result)
+            lines.append(f"  {write_page(parsed.report, views_of(recording), title, notes)}")
         if parsed.views is not None:
             save_views(parsed.views, recording, result["allocator"])
         return _say(result, lines, parsed.json)
@@ -256,7 +258,7 @@ def _compare(
             views = [view for file in files for view in load_views(file)]
             answer = "; ".join(conclusions(compared["runs"]))
             title = f"{program.name} on a simulated {card.name}: {answer}"
-            lines.append(f"  {write_page(parsed.report, views, title)}")
+            lines.append(f"  {write_page(parsed.report, views, title, remarks(compared['runs']))}")
     return _say(compared, lines, parsed.json)
 
 

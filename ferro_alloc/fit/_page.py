@@ -67,14 +67,15 @@ def load_views(path: Path) -> list[View]:
     return list(json.loads(path.read_text())) if path.exists() else []
 
 
-def write_page(path: Path, views: Sequence[View], title: str) -> str:
-    """Writes the page and returns a line about it; the line says why if there is none."""
+def write_page(path: Path, views: Sequence[View], title: str, remarks: Sequence[str]) -> str:
+    """Writes the page and returns a line about it; the line says why if there is none. `remarks`
+    are lines below the title."""
     from ferro_alloc.snapshots._report import write_views
 
     if not views:
         return "no report: the program used no CUDA memory"
     try:
-        write_views(path, views, title)
+        write_views(path, views, title, [each.removeprefix("  ") for each in remarks])
     except FerroError as error:
         return f"no report: {error}"
     if max(view["events"] for view in views) >= MOST_EVENTS:

@@ -101,11 +101,7 @@ def _end(result: Result) -> str:
     if result["partial"]:
         return f"it was {result['partial']}, so this report is partial"
     if result["ended_by"]:
-        return (
-            f"it ended with {result['error']}. If that comes from a value that the simulated GPU "
-            f"does not compute (the last was read at {result['ended_by']}), it may not occur on a "
-            "card"
-        )
+        return end_by_value(result)
     name = result["error"].partition(":")[0]
     if name in ("", "SystemExit"):
         return f"it ended with status {result['program_status']}"
@@ -113,6 +109,15 @@ def _end(result: Result) -> str:
     at = f" at {result['ended_at']}" if result["ended_at"] else ""
     more = "; --count gives it more cards" if NO_DEVICE in result["error"] else ""
     return f"it ended with status {result['program_status']} ({name}{at}){more}"
+
+
+def end_by_value(result: Result) -> str:
+    """Why the end of a program that read uncomputed values may be none on a card."""
+    return (
+        f"it ended with {result['error']}. If that comes from a value that the simulated GPU "
+        f"does not compute (the last was read at {result['ended_by']}), it may not occur on a "
+        "card"
+    )
 
 
 def _spare_text(result: Result) -> str:
@@ -206,15 +211,7 @@ def lines_of(result: Result) -> list[str]:
     failure = result["out_of_memory"]
     if not result["gpu_used"] and not failure:
         return lines
-    if result["tight"]:
-        lines.append(f"  {TOO_TIGHT}")
-    lines += range_of(result)
-    if failure:
-        lines += _cause(result, failure)
-    lines += _certainty.lines_of(result)
-    lines += _workspaces.lines_of(result)
-    if others := result["other_engines"]:
-        lines.append(f"  cuDNN took another algorithm for lack of memory, {times(others)}")
+    lines += remarks_of(result)
     if failure and "requested_bytes" in failure:
         lines += _parts(failure, "at that moment")
     for device in result["devices"]:
@@ -225,6 +222,22 @@ def lines_of(result: Result) -> list[str]:
         lines += _device(result, device)
     if result["unknown_kinds"]:
         lines.append(f"  kinds and lines are not known: {result['unknown_kinds']}")
+    return lines
+
+
+def remarks_of(result: Result) -> list[str]:
+    """The lines between the verdict and the figures: what the verdict depends on."""
+    failure = result["out_of_memory"]
+    if not result["gpu_used"] and not failure:
+        return []
+    lines = [f"  {TOO_TIGHT}"] if result["tight"] else []
+    lines += range_of(result)
+    if failure:
+        lines += _cause(result, failure)
+    lines += _certainty.lines_of(result)
+    lines += _workspaces.lines_of(result)
+    if others := result["other_engines"]:
+        lines.append(f"  cuDNN took another algorithm for lack of memory, {times(others)}")
     return lines
 
 

@@ -20,7 +20,15 @@ from ferro_alloc.fit import _certainty, _refused, _workspaces
 from ferro_alloc.fit._allocators import ALLOCATORS
 from ferro_alloc.fit._lost import LostError, ending
 from ferro_alloc.fit._range import EXTRA_RUNS
-from ferro_alloc.fit._report import TOO_TIGHT, UNUSED, how_to_use, is_same, memory_text, range_of
+from ferro_alloc.fit._report import (
+    TOO_TIGHT,
+    UNUSED,
+    end_by_value,
+    how_to_use,
+    is_same,
+    memory_text,
+    range_of,
+)
 from ferro_alloc.fit._result import (
     AS_FAR_AS_KNOWN,
     DOES_NOT_FIT,
@@ -33,7 +41,7 @@ from ferro_alloc.fit._result import (
 )
 from ferro_alloc.fit._shortage import is_limited, short_by
 from ferro_alloc.fit._stopping import INTERRUPTED, STATUS, TERMINATED, Stopped
-from ferro_alloc.sim._missing import ABOUT_CALLS, NOTHING_MISSING
+from ferro_alloc.sim._missing import ABOUT_CALLS, NOTHING_MISSING, SHOWN, SHOWN_DRAWN
 
 COLUMNS = {"all": "with all rows", "none": "with the fewest rows"}
 """The heads of the columns of runs with other rows."""
@@ -158,11 +166,14 @@ def _outcome(result: Result) -> tuple[str, str]:
         return RAN_OUT + known, f"short by {size_text(missing)} or more" if missing else ""
     if result["verdict"] in FITTING:
         return result["verdict"], f"{size_text(_peaks(result)['spare_bytes'])} to spare"
+    spare = f"{size_text(_peaks(result)['spare_bytes'])} to spare until then"
+    room = spare if result["gpu_used"] else ""
     if result["partial"]:
-        return result["partial"], ""
+        return result["partial"], room
     if end := _refused.end_of(result):
-        return f"not known: no {end['library']}", ""
-    return f"failed, status {result['program_status']}", ""
+        return f"not known: no {end['library']}", room
+    # 14 if the end may come from a value that was not computed.
+    return f"failed, status {result['exit_status']}", room
 
 
 def _fits(result: Result) -> bool:
@@ -264,16 +275,10 @@ def comparison(result: Result) -> list[str]:
         rows.append((*row, *(_with_rows(run, run[other.key]) for other in extra)))
     title = f"simulated {card['name']}, {memory_text(card)}"
     lines = ["", title, *(f"  {line}" for line in conclusions(runs)), "", *table(rows), ""]
-    unsure = next((run for run in runs if not _certainty.is_sure(run)), None)
-    if unsure is not None:
-        lines += _certainty.lines_of(unsure)
-    close = next((run for run in runs if _workspaces.decides(run)), runs[0])
-    lines += _workspaces.lines_of(close)
-    if any(run["tight"] for run in runs):
-        lines.append(f"  {TOO_TIGHT}")
+    lines += remarks(runs)
     if result["partial"]:
         lines.append(f"  the last run was ended ({result['partial']}): this report is partial")
-    lines += dict.fromkeys(line for run in runs for line in _refused.end_lines(run))
+    lines += dict.fromkeys(line for run in runs for line in _ends(run))
     if any(run["error"].startswith("EOFError") for run in runs):
         lines.append(f"  {NO_INPUT}")
     ends: dict[tuple[str, ...], list[str]] = {}
@@ -285,15 +290,23 @@ def comparison(result: Result) -> list[str]:
     return lines if lines[-1] else lines[:-1]
 
 
+def remarks(runs: Sequence[Result]) -> list[str]:
+    """Below the table: what the verdicts depend on."""
+    unsure = next((run for run in runs if not _certainty.is_sure(run)), None)
+    lines = [] if unsure is None else _certainty.lines_of(unsure)
+    lines += _workspaces.lines_of(_workspaces.most_derived(runs))
+    if any(run["tight"] for run in runs):
+        lines.append(f"  {TOO_TIGHT}")
+    return lines
+
+
 def _not_simulated(runs: Sequence[Result]) -> list[str]:
-    """The lines about kernels and calls; of programs that failed also those about values."""
-    every = any(run["verdict"] == UNKNOWN for run in runs)
+    """The lines about kernels and calls; of programs that failed also those about numbers that seem
+    to decide nothing. `remarks` names the values that decide."""
+    is_failed = any(run["verdict"] == UNKNOWN for run in runs)
+    shown = (*ABOUT_CALLS, *((SHOWN, SHOWN_DRAWN) if is_failed else ()))
     lines = dict.fromkeys(line for run in runs for line in run["not_simulated"])
-    return [
-        f"  {line}"
-        for line in lines
-        if line != NOTHING_MISSING and (every or line.startswith(ABOUT_CALLS))
-    ]
+    return [f"  {line}" for line in lines if line != NOTHING_MISSING and line.startswith(shown)]
 
 
 def _with_rows(first: Result, result: Result | None) -> str:
@@ -307,6 +320,12 @@ def _with_rows(first: Result, result: Result | None) -> str:
         return f"ended early, {used} in use until then"
     of_zeros = ", masks as of zeros" if result.get("instead_of") else ""
     return f"{_outcome(result)[0]}, {used} in use{of_zeros}"
+
+
+def _ends(result: Result) -> list[str]:
+    """Why the end of a program may be none on a card."""
+    by_value = [f"  {end_by_value(result)}"] if result["ended_by"] else []
+    return [*_refused.end_lines(result), *by_value]
 
 
 def _said(result: Result) -> list[str]:
@@ -599,7 +618,7 @@ def _answer(question: Question, answer: Result) -> tuple[str, list[str]]:
         if last["partial"]:
             ended = f"the run with {name} = {value} was ended ({last['partial']})"
             return f"{ended}: this report is partial{before}", []
-        more = [*_said(last), *_refused.end_lines(last)]
+        more = [*_said(last), *_ends(last)]
         more += [f"  {NO_INPUT}"] if last["error"].startswith("EOFError") else []
         return f"the program failed with {name} = {value}{before}", more
     if not (last["gpu_used"] or last["out_of_memory"]):
@@ -608,12 +627,14 @@ def _answer(question: Question, answer: Result) -> tuple[str, list[str]]:
     if answer["largest"] is None:
         lowest = min(tries, key=lambda each: int(each["value"]))
         lines = [] if answer["sure"] else _certainty.lines_of(lowest) + range_of(lowest)
+        lines += _workspaces.lines_of(lowest)
         return f"it does not fit{known} even with {name} = {question.low}", lines
     by_value = {each["value"]: each for each in tries}
     best, next_one = (by_value.get(answer["largest"] + n) for n in (0, 1))
     assert best is not None
     unsure = next((each for each in (best, next_one) if each and not each["sure"]), None)
     lines = [] if unsure is None else range_of(unsure) + _certainty.lines_of(unsure)
+    lines += _workspaces.lines_of(unsure or best)
     lines += [f"  {TOO_TIGHT}"] if best["tight"] else []
     bound = " (the upper bound)" if answer["largest"] == question.high else ""
     if start := answer["unchanged_from"]:

@@ -99,11 +99,13 @@ def views(
     return made
 
 
-def write_views(path: str | Path, views: Sequence[View], title: str) -> None:
-    """Writes the page of some views; those of one device are side by side. Raises `FerroError` if
-    it cannot be written."""
+def write_views(
+    path: str | Path, views: Sequence[View], title: str, remarks: Sequence[str] = ()
+) -> None:
+    """Writes the page of some views; those of one device are side by side. `remarks` are lines
+    below the title. Raises `FerroError` if it cannot be written."""
     try:
-        Path(path).write_text(_page(title, views), encoding="utf-8")
+        Path(path).write_text(_page(title, remarks, views), encoding="utf-8")
     except OSError as error:
         raise FerroError(f"the report cannot be written to {path}: {error.strerror}") from error
 
@@ -203,7 +205,7 @@ def _packed(data: array[Any]) -> str:
     return base64.b64encode(zlib.compress(planes, _LEVEL)).decode("ascii")
 
 
-def _page(title: str, views: Sequence[View]) -> str:
+def _page(title: str, remarks: Sequence[str], views: Sequence[View]) -> str:
     folder = files("ferro_alloc.snapshots") / "html"
     page = (folder / "page.html").read_text(encoding="utf-8")
     script = "\n".join((folder / name).read_text(encoding="utf-8") for name in _SCRIPTS)
@@ -211,6 +213,7 @@ def _page(title: str, views: Sequence[View]) -> str:
     data = json.dumps(list(views), separators=(",", ":")).replace("</", "<\\/")
     parts = {
         "TITLE": html.escape(title),
+        "REMARKS": html.escape("\n".join(remarks)),
         "STYLE": (folder / "page.css").read_text(encoding="utf-8"),
         "SCRIPT": script,
         "DATA": data,

@@ -442,6 +442,29 @@ def test_a_program_that_such_a_value_ends(
     assert f"does not compute (the last was read at train.py:{line}), it may not " in done.stderr
 
 
+def test_a_comparison_says_the_same_of_its_end(simulate: Simulate) -> None:
+    program, line, error = ENDS[0]
+    done, result = simulate(program, "--rows", "none", "--compare")
+    assert (done.returncode, result["exit_status"]) == (14, 14), done.stderr
+    rows = [each for each in done.stderr.splitlines() if "failed, status 14 " in each]
+    assert len(rows) == 3, done.stderr
+    assert all(row.endswith(" to spare until then") for row in rows)
+    end = f"it ended with {error}. If that comes from a value that the simulated GPU does not"
+    assert done.stderr.count(end) == 1
+    # Each place is named once.
+    assert done.stderr.count(f"train.py:{line} (once)") == 1
+
+
+def test_a_search_says_the_same_of_its_end(simulate: Simulate) -> None:
+    program, line, error = ENDS[0]
+    options = ("--rows", "none", "--what-if", "batch=1..8")
+    done, result = simulate(program, *options, arguments=("--batch", "4"))
+    assert (done.returncode, result["exit_status"]) == (14, 14), done.stderr
+    assert "  failed, status 14 " in done.stderr
+    assert f"it ended with {error}. If that comes from a value that the simulated" in done.stderr
+    assert f"(the last was read at train.py:{line})" in done.stderr
+
+
 def test_a_status_without_such_values_is_the_programs(simulate: Simulate) -> None:
     done, result = simulate(f"{UNKNOWN}\nexit(3)")
     assert done.returncode == 3
@@ -618,6 +641,7 @@ def run_of(verdict: str, *, learned: str = "float", most: Result | None = None) 
         "refused": [],
         "cudnn_benchmark": False,
         "derived_workspaces": 0,
+        "ended_by": "",
         "not_simulated": [],
         "error": "",
         "sure": verdict == "fits" or (verdict == "does not fit" and learned == "size"),

@@ -3,12 +3,15 @@ for the simulated cuDNN does not try as many algorithms, and those that no GPU w
 
 from __future__ import annotations
 
+import html
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ferro_alloc.fit import _certainty, _workspaces
+from ferro_alloc.fit import _certainty, _runs, _workspaces
 from tests.python.sim.conftest import Simulate
+from tests.python.sim.test_sim_certainty import run_of
 
 MIB, GIB = 1 << 20, 1 << 30
 REMARK = "convolutions ran with torch.backends.cudnn.benchmark: their workspaces are simulated as"
@@ -17,6 +20,8 @@ DERIVED = (
     "the workspaces of some calls of NVIDIA's libraries (cuDNN, cuFFT, cuSPARSE, cuSOLVER) were "
     "derived from similar ones, so on a card"
 )
+COUNT = "workspaces of NVIDIA's libraries that were derived from similar ones, and not measured: "
+MORE = "a card with free memory may reserve more (docs/will-it-fit.md#workspaces-of-nvidias-lib"
 HOLDS = "memory is less than 10 % of the peak reserved, so the verdict holds as far as known"
 
 LAYER = """\
@@ -95,6 +100,60 @@ def test_derived_workspaces_make_a_verdict_unsure(
     assert done.returncode == (13 if derived and unsure else 0), done.stderr
     assert (DERIVED in done.stderr) == bool(derived and unsure)
     assert (f"the spare {HOLDS}" in done.stderr) == bool(derived and unsure)
+
+
+@pytest.mark.parametrize(("images", "derived"), [(4, 0), (5, 3)])
+@pytest.mark.parametrize("options", [(), ("--compare",)], ids=["one run", "comparison"])
+def test_derived_workspaces_are_counted_beside_a_sure_verdict(
+    simulate: Simulate, tmp_path: Path, images: int, derived: int, options: tuple[str, ...]
+) -> None:
+    program = LAYER.replace("LAYER", CONVOLUTION.replace("64, 3", "64, 3, padding=1"))
+    page = tmp_path / "page.html"
+    program = program.replace("randn(4, ", f"randn({images}, ")
+    done, result = simulate(program, "--report", str(page), *options)
+    assert done.returncode == 0, done.stderr
+    for run in result["runs"] if options else [result]:
+        assert (run["verdict"], run["sure"], run["derived_workspaces"]) == ("fits", True, derived)
+    line = f"{COUNT}{derived}; {MORE}"
+    remarks = html.unescape(page.read_text()).partition('<div id="remarks">')[2]
+    assert remarks.startswith(line if derived else "</div>")
+    assert done.stderr.count(line) == bool(derived)
+    assert (MORE in done.stderr) == bool(derived)
+    assert HOLDS not in done.stderr
+
+
+def test_an_unsure_verdict_counts_them_in_its_line() -> None:
+    result = {**ran_out(GIB - 1), "cudnn_benchmark": False, "derived_workspaces": 7}
+    derived, holds = _workspaces.lines_of(result)
+    assert DERIVED in derived
+    assert f"most of all under native: 7; {MORE}" in derived
+    assert f"the missing {HOLDS}" in holds
+
+
+def test_a_comparison_counts_those_of_the_run_with_most() -> None:
+    runs = [{**ran_out(10 * GIB), "derived_workspaces": count} for count in (2, 9, 4)]
+    assert _workspaces.most_derived(runs) is runs[1]
+    close = {**ran_out(1), "derived_workspaces": 1}
+    assert _workspaces.most_derived([*runs, close]) is close
+
+
+def test_the_largest_value_has_the_remark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Close to the limit, as the answer of a search is, they make it unsure."""
+
+    def run(self: _runs.Child, *words: str, **options: Any) -> dict[str, Any]:
+        value = int(self.program[-1])
+        found = run_of("fits as far as known" if value <= 5 else "does not fit")
+        found |= {"uncomputed": [], "derived_workspaces": 3, "sure": value != 5}
+        found["devices"][0] |= {"spare_bytes": 0 if value == 5 else 7 * GIB}
+        return found
+
+    monkeypatch.setattr(_runs.Child, "run", run)
+    question = _runs.Question("batch", 1, 64)
+    answer = _runs.what_if(_runs.Child([], ["train.py", "--batch", "4"]), question)
+    text = "\n".join(_runs.answer_of(question, answer))
+    assert "the largest --batch that fits as far as known is 5" in text
+    assert f"{DERIVED} the peak may be some percent higher" in text
+    assert f"the spare {HOLDS}" in text
 
 
 def test_a_comparison_has_the_remark(simulate: Simulate) -> None:
