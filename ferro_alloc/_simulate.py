@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from ferro_alloc import sim
-from ferro_alloc._errors import FerroError, check_folder
+from ferro_alloc._errors import FerroError, check_file
 from ferro_alloc._program import Program
 from ferro_alloc._status import size_text
 from ferro_alloc.fit import _allocators, _certainty
@@ -175,17 +176,20 @@ def main(argv: list[str]) -> int:
         )
     if parsed.output is not None and not parsed.compare:
         arguments.error("--output is an option of --compare: a single run shows its output anyway")
-    if parsed.time_limit is not None and parsed.time_limit <= 0:
-        arguments.error("--time-limit needs a number of seconds above 0")
+    if parsed.compare and parsed.allocator is not None:
+        arguments.error("--compare runs the program under each allocator: leave out --allocator")
+    if parsed.time_limit is not None and not 0 < parsed.time_limit <= threading.TIMEOUT_MAX:
+        arguments.error("--time-limit needs a number of seconds above 0, as in 600")
     # Before torch is loaded. OpenMP's threads would spin while they wait for the next operator that
     # is computed.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         if parsed.report is not None:
-            check_folder(parsed.report)
-        if parsed.json not in (None, "-"):
-            check_folder(Path(parsed.json), "result")
+            check_file(parsed.report)
             # The program may change the directory.
+            parsed.report = parsed.report.absolute()
+        if parsed.json not in (None, "-"):
+            check_file(Path(parsed.json), "result")
             parsed.json = str(Path(parsed.json).absolute())
         card = find_card(parsed.gpu)
         memory = None if parsed.memory is None else parse_memory(parsed.memory)
@@ -340,7 +344,13 @@ def _say(result: Result, lines: list[str], file: str | None) -> int:
     if file == "-":
         print(json.dumps(result), flush=True)
     elif file is not None:
-        Path(file).write_text(json.dumps(result, indent=1) + "\n")
+        try:
+            Path(file).write_text(json.dumps(result, indent=1) + "\n")
+        except OSError as error:
+            print(
+                f"ferro_alloc: the result cannot be written to {file}: {error.strerror}",
+                file=sys.stderr,
+            )
     return int(result["exit_status"])
 
 

@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from ferro_alloc._errors import FerroError, check_folder
+from ferro_alloc._errors import FerroError, check_file
 from ferro_alloc.snapshots import _trace
 from ferro_alloc.snapshots._findings import find
 
@@ -43,7 +43,7 @@ def main(argv: list[str]) -> int:
         arguments.error("--before is shown in a report: give --report FILE as well")
     try:
         if parsed.report is not None:
-            check_folder(parsed.report)
+            check_file(parsed.report)
         snapshot = _trace.load(parsed.snapshot)
         there = [index for index, trace in enumerate(snapshot["device_traces"]) if trace]
         devices = there if parsed.device is None else [parsed.device]

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from ferro_alloc._errors import FerroError, check_folder
+from ferro_alloc._errors import FerroError, check_file
 from ferro_alloc._status import size_text
 from ferro_alloc.allocator import REPORT_ON_OOM
 from ferro_alloc.snapshots._report import pools_in_force, write
@@ -34,7 +34,7 @@ def report_on_oom(path: str | Path) -> None:
     if not isinstance(path, (str, os.PathLike)):
         raise FerroError(f"report_on_oom({path!r}): expected the path of a file to write")
     wanted = Path(str(path).replace("{pid}", str(os.getpid()))).absolute()
-    check_folder(wanted)
+    check_file(wanted)
     with _lock:
         if wanted not in _known:
             _known.add(wanted)

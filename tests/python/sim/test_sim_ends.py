@@ -74,6 +74,69 @@ def test_a_result_without_a_folder_is_refused_before_the_run(tmp_path: Path) -> 
     assert f"there is no folder {tmp_path / 'none'}" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("options", "status", "said"),
+    [
+        (("--json", "."), 1, "the result cannot be written to .: it is a folder; name a file"),
+        (("--json", ""), 1, "the result cannot be written to .: it is a folder; name a file"),
+        (("--report", "."), 1, "the report cannot be written to .: it is a folder; name a file"),
+        (("--report", ""), 1, "the report cannot be written to .: it is a folder; name a file"),
+        (("--time-limit", "0"), 2, "--time-limit needs a number of seconds above 0, as in 600"),
+        (("--time-limit", "nan"), 2, "--time-limit needs a number of seconds above 0, as in 600"),
+        (("--time-limit", "inf"), 2, "--time-limit needs a number of seconds above 0, as in 600"),
+        (("--time-limit", "1e12"), 2, "--time-limit needs a number of seconds above 0, as in 600"),
+        (("--compare", "--allocator", "native"), 2, "under each allocator: leave out --allocator"),
+    ],
+)
+def test_a_wrong_option_is_refused_before_the_run(
+    tmp_path: Path, options: tuple[str, ...], status: int, said: str
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print('runs')")
+    done = command("simulate", *options, str(script))
+    assert (done.returncode, done.stdout) == (status, ""), done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+TAKES_THE_PLACE = """\
+import os, sys, torch
+kept = torch.empty(1 << 20, device="cuda")
+os.mkdir(sys.argv[1])
+"""
+
+
+def test_a_result_that_cannot_be_written_at_the_end_is_named(tmp_path: Path) -> None:
+    script, found = tmp_path / "train.py", tmp_path / "result.json"
+    script.write_text(TAKES_THE_PLACE)
+    done = command("simulate", "--json", str(found), str(script), str(found))
+    assert done.returncode == 0, done.stderr
+    assert f"the result cannot be written to {found}: Is a directory" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+MOVES = """\
+import os, sys, torch
+kept = torch.empty(1 << 20, device="cuda")
+os.chdir(sys.argv[1])
+"""
+
+
+def test_files_are_relative_to_the_directory_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, other = tmp_path / "train.py", tmp_path / "other"
+    other.mkdir()
+    script.write_text(MOVES)
+    monkeypatch.chdir(tmp_path)
+    options = ("--json", "result.json", "--report", "page.html")
+    done = command("simulate", *options, str(script), str(other))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "result.json").exists()
+    assert (tmp_path / "page.html").exists(), done.stderr
+    assert list(other.iterdir()) == []
+
+
 LOSES = """\
 import time, torch
 class Loses:

@@ -114,7 +114,12 @@ def test_write_failures_are_reported_at_once_or_at_the_end(tmp_path: Path) -> No
     done = simulate(tmp_path, "raise SystemExit(5)\n", "--report", missing)
     assert done.returncode == 1
     assert "there is no folder" in done.stderr
-    done = simulate(tmp_path, programs.TRAIN, "--report", str(tmp_path))
+    done = simulate(tmp_path, "raise SystemExit(5)\n", "--report", str(tmp_path))
+    assert done.returncode == 1
+    assert f"cannot be written to {tmp_path}: it is a folder; name a file" in done.stderr
+    page = str(tmp_path / "made")
+    program = f"import os\nos.mkdir({page!r})\n{programs.TRAIN}"
+    done = simulate(tmp_path, program, "--report", page)
     assert done.returncode == 0
     assert "no report: the report cannot be written" in done.stderr
     done = simulate(tmp_path, "1\n", "--what-if", "batch", "--report", "page.html")
