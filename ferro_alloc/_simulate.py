@@ -20,7 +20,7 @@ from ferro_alloc import sim
 from ferro_alloc._errors import FerroError, check_file
 from ferro_alloc._program import Program
 from ferro_alloc._status import size_text
-from ferro_alloc.fit import _allocators, _certainty
+from ferro_alloc.fit import _allocators, _certainty, _ranks
 from ferro_alloc.fit._page import load_views, save_views, views_of, write_page
 from ferro_alloc.fit._progress import Progress
 from ferro_alloc.fit._range import EXTRA_RUNS, add_range
@@ -176,6 +176,11 @@ def main(argv: list[str]) -> int:
         )
     if parsed.output is not None and not parsed.compare:
         arguments.error("--output is an option of --compare: a single run shows its output anyway")
+    if (parsed.compare or parsed.what_if is not None) and _ranks.count() > 1:
+        arguments.error(
+            f"{'--compare' if parsed.compare else '--what-if'} runs the program several times, and "
+            "ranks meet only once: start torchrun once for each run, as with --allocator"
+        )
     if parsed.compare and parsed.allocator is not None:
         arguments.error("--compare runs the program under each allocator: leave out --allocator")
     if parsed.time_limit is not None and not 0 < parsed.time_limit <= threading.TIMEOUT_MAX:
@@ -185,10 +190,12 @@ def main(argv: list[str]) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         if parsed.report is not None:
+            parsed.report = Path(_ranks.file_of(parsed.report))
             check_file(parsed.report)
             # The program may change the directory.
             parsed.report = parsed.report.absolute()
         if parsed.json not in (None, "-"):
+            parsed.json = _ranks.file_of(parsed.json)
             check_file(Path(parsed.json), "result")
             parsed.json = str(Path(parsed.json).absolute())
         card = find_card(parsed.gpu)
@@ -227,11 +234,14 @@ def main(argv: list[str]) -> int:
     measurement = Measurement(program, card, memory is not None, parsed.allocator, rows)
 
     def conclude(result: Result, recording: Recording) -> int:
+        of_ranks: list[str] = []
         if parsed.rows == "both":
             extra = EXTRA_RUNS[:1] if parsed.no_few_rows else EXTRA_RUNS
-            with Stopping():
-                add_range(again.run, result, parsed.time_limit, say, extra)
-        lines = [*lines_of(result), *_others(result)]
+            if _ranks.count() == 1:
+                with Stopping():
+                    add_range(again.run, result, parsed.time_limit, say, extra)
+            of_ranks = _ranks.lines_of(result, extra)
+        lines = [*lines_of(result), *of_ranks, *_others(result)]
         if parsed.report is not None:
             where = f"{program.name} on a simulated {card.name}, {result['allocator']}"
             title = f"{where}: {verdict(result)}"
@@ -389,6 +399,7 @@ class Measurement:
 
         with Progress(f"simulating {self._card.name}"), Stopping(time_limit, give_up) as stopping:
             outcome, held = _run(self._program.run, stopping)
+            _ranks.keep_to_report()
         # The program's objects are examined once more before they are deleted.
         recording.finish()
         del held

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -10,6 +14,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import RunProgram, RunSimulated
+from tests.programs import Completed
+from tests.python.commands import command
 
 pytestmark = pytest.mark.no_extension
 
@@ -105,21 +111,105 @@ def test_ranks_may_share_a_process(run_simulated: RunSimulated) -> None:
     }
 
 
-def test_torchrun_simulates_each_rank(run_program: RunProgram, tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(TRAIN)
+def run_torchrun(
+    run_program: RunProgram, script: Path, *options: str, check: bool = True
+) -> Completed:
     torchrun = (
         "import runpy, sys\nsys.argv[0] = 'torchrun'\n"
         "runpy.run_module('torch.distributed.run', run_name='__main__', alter_sys=True)\n"
     )
-    simulate = ("-m", "ferro_alloc", "simulate", "--count", "2", str(script))
+    simulate = ("-m", "ferro_alloc", "simulate", "--count", "2", *options, str(script))
     words = ("--standalone", "--nproc-per-node", "2", *simulate)
-    done = run_program(torchrun, *words, env={"OMP_NUM_THREADS": "1"})
+    return run_program(torchrun, *words, env={"OMP_NUM_THREADS": "1"}, check=check)
+
+
+def test_torchrun_simulates_each_rank(run_program: RunProgram, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN)
+    result, page = tmp_path / "result-{rank}.json", tmp_path / "page-{rank}.html"
+    done = run_torchrun(run_program, script, "--json", str(result), "--report", str(page))
     gradients = [Path(f"{script}.{rank}").read_text() for rank in range(2)]
     assert gradients == ["[2.0, 2.0, 2.0, 2.0]"] * 2
     # Each rank has a context, the libraries, and one GiB.
     assert done.stderr.count("  FITS, with 77.") == 2
     assert done.stderr.count("calls that are not simulated: none") == 2
+    for rank in range(2):
+        devices = json.loads(Path(str(result).format(rank=rank)).read_text())["devices"]
+        assert [bool(device["peak_in_use_bytes"]) for device in devices] == [rank == 0, rank == 1]
+        assert "<h1>train.py on " in Path(str(page).format(rank=rank)).read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            ("--json", "result.json"),
+            "write result.json: expected a name with {rank}, as in result-",
+        ),
+        (("--report", "page.html"), "write page.html: expected a name with {rank}, as in page-"),
+        (("--compare",), "--compare runs the program several times, and ranks meet only once"),
+        (("--what-if", "batch"), "--what-if runs the program several times, and ranks meet only"),
+    ],
+)
+def test_ranks_refuse_what_only_one_process_can(
+    tmp_path: Path, options: tuple[str, ...], said: str
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print('runs')")
+    ranks = {"RANK": "1", "WORLD_SIZE": "2"}
+    done = command("simulate", *options, str(script), "--batch", "4", env=ranks)
+    assert done.returncode in (1, 2), done.stderr
+    assert (said in done.stderr, done.stdout) == (True, ""), done.stderr
+    alone = {"RANK": "0", "WORLD_SIZE": "1"}
+    done = command("simulate", "--json", str(tmp_path / "result"), str(script), env=alone)
+    assert done.stdout == "runs\n", done.stderr
+
+
+def test_a_rank_reports_also_if_torchrun_ends_it_meanwhile(tmp_path: Path) -> None:
+    """Torchrun sends SIGTERM to the other ranks when one has ended with a status like 13."""
+    script, found = tmp_path / "train.py", tmp_path / "result-{rank}"
+    script.write_text("print('ends', flush=True)")
+    made = tmp_path / "result-1"
+    os.mkfifo(made)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ferro_alloc", "simulate", "--json", str(found), str(script)],
+        env={**os.environ, "RANK": "1", "WORLD_SIZE": "2"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    # Writing the result waits for a reader.
+    assert any(line.startswith("simulated ") for line in process.stderr)
+    process.send_signal(signal.SIGTERM)
+    reader = os.open(made, os.O_RDONLY | os.O_NONBLOCK)
+    assert process.wait(60) == 0
+    assert json.loads(os.read(reader, 1 << 16))["verdict"] == "fits"
+    os.close(reader)
+    process.stderr.close()
+
+
+MASKED = """\
+import os, torch
+import torch.distributed as dist
+dist.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+unknown = torch.empty(4096, 4096, device="cuda") @ torch.empty(4096, 64, device="cuda")
+rows = unknown[unknown[:, 0] > 0.5]
+dist.all_reduce(torch.ones(4, device="cuda"))
+dist.destroy_process_group()
+"""
+
+
+def test_ranks_run_once_also_with_unknown_rows(run_program: RunProgram, tmp_path: Path) -> None:
+    """A second run would wait in torchrun's store until a time limit."""
+    script = tmp_path / "train.py"
+    script.write_text(MASKED)
+    done = run_torchrun(run_program, script, check=False)
+    assert done.stderr.count("FITS AS FAR AS KNOWN, with") == 2, done.stderr
+    line = "To see the range, start torchrun again with --rows all\n"
+    assert done.stderr.count(line) == 2
+    assert "ended early" not in done.stderr
 
 
 def test_ranks_make_equal_choices_from_equal_numbers(run_simulated: RunSimulated) -> None:
