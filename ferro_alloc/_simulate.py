@@ -45,7 +45,15 @@ from ferro_alloc.fit._runs import (
     say,
     what_if,
 )
-from ferro_alloc.fit._stopping import STATUS, TIME_LIMIT, Stopping
+from ferro_alloc.fit._stopping import (
+    INTERRUPTED,
+    STATUS,
+    TERMINATED,
+    TIME_LIMIT,
+    Stopped,
+    Stopping,
+    received,
+)
 from ferro_alloc.sim import _missing, _sources
 from ferro_alloc.sim.cards import CARDS, LIBRARIES, SIZE_FORMS, Card, find_card, parse_memory
 
@@ -227,7 +235,11 @@ def main(argv: list[str]) -> int:
         )
     except FerroError as error:
         print(f"ferro_alloc: {error}", file=sys.stderr)
-        return 1
+        return STATUS.get(received(), 1)
+    except (Stopped, KeyboardInterrupt) as error:
+        reason = TERMINATED if isinstance(error, Stopped) else INTERRUPTED
+        print(f"ferro_alloc: it was {reason} without a result", file=sys.stderr)
+        return STATUS[reason]
     rows = "zeros" if parsed.rows == "both" else parsed.rows
     rows += _certainty.ALONE if parsed.rows_alone else ""
     os.environ[_certainty.ROWS_VARIABLE] = rows

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ferro_alloc.fit import _certainty
 from ferro_alloc.fit._lost import LostError
 from ferro_alloc.fit._result import RAN_OUT, UNKNOWN, Result
-from ferro_alloc.fit._stopping import INTERRUPTED, STATUS, TERMINATED, TIME_LIMIT
+from ferro_alloc.fit._stopping import INTERRUPTED, STATUS, TERMINATED, TIME_LIMIT, received
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,18 @@ def add_range(
         except LostError as error:
             lost = {"rows": rows, "status": error.status, "stderr": error.said}
             first["lost_runs"].append(lost)
+            if reason := received():
+                _end(first, reason)
+                return
             continue
         if found["partial"] in (INTERRUPTED, TERMINATED):
-            first["partial"] = found["partial"]
-            first["exit_status"] = STATUS[found["partial"]]
+            _end(first, found["partial"])
             return
+
+
+def _end(first: Result, reason: str) -> None:
+    first["partial"] = reason
+    first["exit_status"] = STATUS[reason]
 
 
 def _ended_early(result: Result) -> bool:

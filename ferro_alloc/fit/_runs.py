@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NoReturn
 
 from ferro_alloc._errors import FerroError
 from ferro_alloc._status import size_text
@@ -40,7 +41,14 @@ from ferro_alloc.fit._result import (
     Result,
 )
 from ferro_alloc.fit._shortage import is_limited, short_by
-from ferro_alloc.fit._stopping import INTERRUPTED, STATUS, TERMINATED, Stopped
+from ferro_alloc.fit._stopping import (
+    INTERRUPTED,
+    STATUS,
+    TERMINATED,
+    Stopped,
+    note_received,
+    received,
+)
 from ferro_alloc.sim._missing import ABOUT_CALLS, NOTHING_MISSING, SHOWN, SHOWN_DRAWN
 
 COLUMNS = {"all": "with all rows", "none": "with the fewest rows"}
@@ -92,6 +100,9 @@ class Child:
             result: Result = json.loads(found.read_text())
             if result["verdict"] not in (*FITTING, RAN_OUT):
                 result["stderr"] = _last_lines(said[:end])
+            if (reason := received()) and not result["partial"]:
+                # It came too late for this run.
+                result["partial"], result["exit_status"] = reason, STATUS[reason]
             return result
 
 
@@ -129,9 +140,11 @@ def execute(
             try:
                 status = process.wait()
             except KeyboardInterrupt:
+                note_received(INTERRUPTED)
                 # A terminal sends it to the run too, which ignores it while it reports.
                 process.send_signal(signal.SIGINT)
             except Stopped:
+                note_received(TERMINATED)
                 process.send_signal(signal.SIGTERM)
         stderr.seek(0)
         return status, stderr.read().decode(errors="replace")
@@ -200,7 +213,11 @@ def compare(
         if name in shown:
             print(f"---- output under {name}", file=sys.stderr, flush=True)
         options = [] if views is None else [f"--views={views / name}"]
-        result = child.run("--allocator", name, *options, shows_output=name in shown)
+        result = _run_until_signal(child, "--allocator", name, *options, shows_output=name in shown)
+        if result is None:
+            if not runs:
+                raise FerroError(f"the comparison was ended ({received()}) without a result")
+            break
         runs.append(result)
         if result["partial"] in (INTERRUPTED, TERMINATED):
             break
@@ -208,9 +225,15 @@ def compare(
             say(f"it ran out: what would it need under {name}? ...")
             # Without further runs, unless the command chose the rows.
             rows = [] if any(o.startswith("--rows=") for o in child.options) else ["--rows=zeros"]
-            whole = child.run("--allocator", name, "--memory", f"{PLENTY * memory}b", *rows)
+            plenty = ("--allocator", name, "--memory", f"{PLENTY * memory}b", *rows)
+            whole = _run_until_signal(child, *plenty)
+            if whole is None:
+                break
             if whole["verdict"] in FITTING:
                 result["needs_bytes"] = _peaks(whole)["peak_in_use_bytes"]
+            if whole["partial"] in (INTERRUPTED, TERMINATED):
+                result["partial"] = whole["partial"]
+                break
     verdicts = [run["verdict"] for run in runs]
     failed = [run["exit_status"] for run in runs if run["verdict"] not in (*FITTING, RAN_OUT)]
     if FITS in verdicts:
@@ -219,10 +242,24 @@ def compare(
         status = FITS_AS_FAR_AS_KNOWN
     else:
         status = failed[0] if failed else DOES_NOT_FIT
-    partial = runs[-1]["partial"]
+    partial = received() or runs[-1]["partial"]
     if partial in (INTERRUPTED, TERMINATED):
         status = STATUS[partial]
     return {"schema": 1, "runs": runs, "partial": partial, "exit_status": status}
+
+
+def _run_until_signal(child: Child, *options: str, shows_output: bool = False) -> Result | None:
+    """None if a signal to this command left the run without a result."""
+    try:
+        return child.run(*options, shows_output=shows_output)
+    except LostError:
+        if not received():
+            raise
+    except KeyboardInterrupt:
+        note_received(INTERRUPTED)
+    except Stopped:
+        note_received(TERMINATED)
+    return None
 
 
 def conclusions(runs: Sequence[Result]) -> list[str]:
@@ -277,7 +314,7 @@ def comparison(result: Result) -> list[str]:
     lines = ["", title, *(f"  {line}" for line in conclusions(runs)), "", *table(rows), ""]
     lines += remarks(runs)
     if result["partial"]:
-        lines.append(f"  the last run was ended ({result['partial']}): this report is partial")
+        lines.append(f"  the comparison was ended ({result['partial']}): this report is partial")
     lines += dict.fromkeys(line for run in runs for line in _ends(run))
     if any(run["error"].startswith("EOFError") for run in runs):
         lines.append(f"  {NO_INPUT}")
@@ -481,8 +518,7 @@ class _Search:
         except LostError as error:
             if not self.tries:
                 raise
-            self.lost = {"value": value, "status": error.status, "stderr": error.said}
-            raise _EndError from error
+            self._lose(value, error)
         earlier = list(self.tries)
         self._add(value, result)
         if _has_failed(result) or not (result["gpu_used"] or result["out_of_memory"]):
@@ -490,6 +526,10 @@ class _Search:
         if any(2 * each["value"] <= value and _is_same(each, result) for each in earlier):
             self._look_at_the_end(value, result)
         return _fits(result)
+
+    def _lose(self, value: int, error: LostError) -> NoReturn:
+        self.lost = {"value": value, "status": error.status, "stderr": error.said}
+        raise _EndError from error
 
     def _look_at_the_end(self, value: int, result: Result) -> None:
         """Ends the search if the upper bound gives the same. It need not: a program may round its
@@ -501,8 +541,10 @@ class _Search:
         if value < self._high:
             try:
                 last = self._run(self._high)
-            except LostError:
-                return
+            except LostError as error:
+                if not received():
+                    return
+                self._lose(self._high, error)
             if last["partial"] in (INTERRUPTED, TERMINATED):
                 self._add(self._high, last)
                 raise _EndError
@@ -546,6 +588,8 @@ def what_if(child: Child, question: Question) -> Result:
     }
     if not is_complete:
         answer["exit_status"] = 1 if search.lost else tries[-1]["exit_status"]
+        if reason := received():
+            answer["exit_status"] = STATUS[reason]
         return answer
     # Without one that fits, the lowest value decides.
     decisive = (best, more) if best else (by_value[min(by_value)],)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 import sys
@@ -12,10 +13,23 @@ from types import FrameType, TracebackType
 GRACE_S = 5.0
 """How long a program may take to end after its time limit, in seconds."""
 AGAIN_S = 0.05
-"""How long after a lost `Stopped` it is raised again."""
+"""How long after a lost `Stopped` it is raised again, in seconds."""
 TIME_LIMIT, INTERRUPTED, TERMINATED = "time limit", "interrupted", "terminated"
 STATUS = {TIME_LIMIT: 124, INTERRUPTED: 130, TERMINATED: 143}
 """Exit statuses: those of timeout(1), and of a shell for SIGINT and SIGTERM."""
+
+
+_received: list[str] = []
+
+
+def note_received(reason: str) -> None:
+    """Notes that a signal asked this command to end while it waited for a run of the program."""
+    _received.append(reason)
+
+
+def received() -> str:
+    """The first reason that was noted, a key of `STATUS`; or empty."""
+    return _received[0] if _received else ""
 
 
 class Stopped(BaseException):
@@ -26,11 +40,11 @@ class Stopping:
     """A context manager around the program, for the main thread.
 
     SIGTERM and the end of the time limit raise `Stopped` in the program, unless it handles SIGTERM
-    or SIGALRM itself. Python drops an exception that is raised in a callback, such as `__del__`;
-    `Stopped` is then raised again. If the program does not end within `GRACE_S` after its time
-    limit, `last_resort` is called in another thread. Ctrl-C raises `KeyboardInterrupt`, as in any
-    program. After a program that was ended, further signals are ignored, so that a report can be
-    written.
+    or SIGALRM itself. Python drops an exception that is raised in a callback, such as `__del__`,
+    and imports of extensions and a bare `except` swallow it; `Stopped` is then raised again. If the
+    program does not end within `GRACE_S` after its time limit, `last_resort` is called in another
+    thread. Ctrl-C raises `KeyboardInterrupt`, as in any program. After a program that was ended,
+    further signals are ignored, so that a report can be written.
     """
 
     def __init__(
@@ -42,7 +56,7 @@ class Stopping:
         self._last_resort = last_resort
         self._ended = threading.Event()
         self._armed: list[signal.Signals] = []
-        self._number = 0  # of the last signal
+        self._number = 0  # of the last signal; a thread watches from the first one on
         self._reports_dropped = sys.unraisablehook
         self._before_fork = threading.local()
         self._timer = threading.Thread(target=self._wait, name="ferro-time-limit", daemon=True)
@@ -91,22 +105,22 @@ class Stopping:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if not self._ended.is_set():
             self.reason = self.reason or TERMINATED
+            is_first = not self._number
             self._number = number
+            if is_first:
+                # Without the locks of `threading`, which the main thread may hold.
+                _thread.start_new_thread(self._raise_until_ended, ())
             raise Stopped
 
     def _on_dropped(self, dropped: sys.UnraisableHookArgs) -> None:
-        if isinstance(dropped.exc_value, Stopped):
-            # Raised here, it would be dropped again.
-            again = threading.Timer(AGAIN_S, self._raise_again)
-            again.daemon = True
-            again.start()
-        else:
+        if not isinstance(dropped.exc_value, Stopped):
             self._reports_dropped(dropped)
 
-    def _raise_again(self) -> None:
+    def _raise_until_ended(self) -> None:
         main = threading.main_thread().ident
-        if main is not None and not self._ended.is_set():
-            signal.pthread_kill(main, self._number)
+        while main is not None and not self._ended.wait(AGAIN_S):
+            if not _handles_stopped(main):
+                signal.pthread_kill(main, self._number)
 
     # A process that the program forks ends by these signals as it would without handlers. Python
     # forgets a signal that arrives in the child before its handlers can run, so it waits.
@@ -135,3 +149,17 @@ class Stopping:
             signal.pthread_kill(main, signal.SIGALRM)
         if not self._ended.wait(GRACE_S):
             self._last_resort()
+
+
+def _handles_stopped(thread: int) -> bool:
+    """Whether `Stopped` is on its way through the thread, in a `finally` or `except` block."""
+    found: object = sys._current_exceptions().get(thread)
+    # Up to Python 3.11 the type, the exception and the traceback.
+    error = found[1] if isinstance(found, tuple) else found
+    seen: set[int] = set()
+    while isinstance(error, BaseException) and id(error) not in seen:
+        if isinstance(error, Stopped):
+            return True
+        seen.add(id(error))
+        error = error.__context__
+    return False

@@ -8,11 +8,16 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ferro_alloc.fit import _runs, _stopping
+from ferro_alloc.fit._lost import LostError
+from ferro_alloc.fit._range import add_range
 from tests.python.commands import command
 from tests.python.sim.conftest import Simulate
+from tests.python.sim.test_sim_certainty import run_of
 
 MIB, GIB = 1 << 20, 1 << 30
 ALLOCATORS = ("native", "expandable", "ferro_alloc")
@@ -135,6 +140,104 @@ def test_files_are_relative_to_the_directory_of_the_command(
     assert (tmp_path / "result.json").exists()
     assert (tmp_path / "page.html").exists(), done.stderr
     assert list(other.iterdir()) == []
+
+
+def lose(number: signal.Signals) -> dict[str, Any]:
+    """The run of another process that a signal to the command killed, because it was starting."""
+    _stopping.note_received("interrupted" if number == signal.SIGINT else "terminated")
+    raise LostError(-number, [])
+
+
+SIGNALS = pytest.mark.parametrize(
+    ("number", "reason", "status"),
+    [(signal.SIGTERM, "terminated", 143), (signal.SIGINT, "interrupted", 130)],
+)
+
+
+@SIGNALS
+@pytest.mark.parametrize("place", ["expandable", "--memory"], ids=["second", "plenty"])
+def test_a_signal_that_costs_a_run_ends_the_comparison_with_those_before(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals, reason: str, status: int, place: str
+) -> None:
+    monkeypatch.setattr(_stopping, "_received", [])
+
+    def run(self: _runs.Child, *words: str, **options: Any) -> dict[str, Any]:
+        if place in words:
+            lose(number)
+        return run_of("fits" if place == "expandable" else "does not fit")
+
+    monkeypatch.setattr(_runs.Child, "run", run)
+    compared = _runs.compare(_runs.Child([], []), GIB)
+    assert len(compared["runs"]) == 1
+    assert (compared["partial"], compared["exit_status"]) == (reason, status)
+    ended = f"the comparison was ended ({reason}): this report is partial"
+    assert ended in "\n".join(_runs.comparison(compared))
+
+
+@SIGNALS
+def test_a_signal_that_costs_a_run_ends_the_search_with_those_before(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals, reason: str, status: int
+) -> None:
+    monkeypatch.setattr(_stopping, "_received", [])
+
+    def run(self: _runs.Child, *words: str, **options: Any) -> dict[str, Any]:
+        return lose(number) if self.program[-1] == "16" else run_of("fits")
+
+    monkeypatch.setattr(_runs.Child, "run", run)
+    monkeypatch.setattr(_runs, "_is_same", lambda one, other: False)
+    question = _runs.Question("batch")
+    answer = _runs.what_if(_runs.Child([], ["train.py", "--batch", "4"]), question)
+    assert (len(answer["tries"]), answer["exit_status"]) == (2, status)
+    assert "the largest that fitted before is 8" in "\n".join(_runs.answer_of(question, answer))
+
+
+@SIGNALS
+def test_a_signal_that_costs_a_further_run_ends_the_command(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals, reason: str, status: int
+) -> None:
+    monkeypatch.setattr(_stopping, "_received", [])
+    first = run_of("fits as far as known", learned="size") | {"seconds": 1}
+    add_range(lambda *options: lose(number), first, None, lambda text: None)
+    assert (first["partial"], first["exit_status"]) == (reason, status)
+
+
+SWALLOWS = """\
+import os, signal, sys, time
+try:
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(30)
+except:
+    print("swallowed", flush=True)
+time.sleep(30)
+print("went on")
+"""
+CLEANS_UP = """\
+import os, signal, time
+try:
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(30)
+    finally:
+        try:
+            1 / 0
+        except ZeroDivisionError:
+            time.sleep(0.5)
+        print("inner", flush=True)
+finally:
+    time.sleep(0.5)
+    print("outer", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "printed"), [(SWALLOWS, "swallowed\n"), (CLEANS_UP, "inner\nouter\n")]
+)
+def test_sigterm_ends_a_program_that_swallows_it_once_and_lets_it_clean_up(
+    simulate: Simulate, program: str, printed: str
+) -> None:
+    done, result = simulate(program)
+    assert (done.returncode, result["partial"]) == (143, "terminated"), done.stderr
+    assert done.stdout == printed
 
 
 LOSES = """\
