@@ -102,7 +102,12 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="write a page of HTML, coloured by kind; with --compare of all three, side by side",
     )
-    parser.add_argument("--json", metavar="FILE", help="write the result as JSON; - is stdout")
+    parser.add_argument(
+        "--json",
+        metavar="FILE",
+        help="write the result as JSON; - is stdout. In this name and in that of --report, {rank} "
+        "becomes the number of the rank; torchrun's ranks need it",
+    )
     parser.add_argument(
         "--mode",
         choices=sim.MODES,

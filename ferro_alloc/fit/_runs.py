@@ -45,6 +45,7 @@ from ferro_alloc.fit._stopping import (
     INTERRUPTED,
     STATUS,
     TERMINATED,
+    TIME_LIMIT,
     Stopped,
     note_received,
     received,
@@ -313,7 +314,10 @@ def comparison(result: Result) -> list[str]:
     title = f"simulated {card['name']}, {memory_text(card)}"
     lines = ["", title, *(f"  {line}" for line in conclusions(runs)), "", *table(rows), ""]
     lines += remarks(runs)
-    if result["partial"]:
+    if cut := [run["allocator"] for run in runs if run["partial"] == TIME_LIMIT]:
+        names = ", ".join(cut)
+        lines.append(f"  the time limit ended the program under {names}: this report is partial")
+    elif result["partial"]:
         lines.append(f"  the comparison was ended ({result['partial']}): this report is partial")
     lines += dict.fromkeys(line for run in runs for line in _ends(run))
     if any(run["error"].startswith("EOFError") for run in runs):

@@ -679,6 +679,7 @@ def test_a_comparison_of_unended_programs_says_nothing_of_their_memory(
     monkeypatch.setattr(_runs.Child, "run", lambda *words, **named: ended)
     text = "\n".join(_runs.comparison(_runs.compare(_runs.Child([], []), GIB)))
     assert "it did not run to its end under native, native, native" in text
+    assert "the time limit ended the program under native, native, native: this report is" in text
     assert "none of them" not in text
 
 
