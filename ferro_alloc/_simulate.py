@@ -189,7 +189,7 @@ def main(argv: list[str]) -> int:
         )
     if parsed.output is not None and not parsed.compare:
         arguments.error("--output is an option of --compare: a single run shows its output anyway")
-    if (parsed.compare or parsed.what_if is not None) and _ranks.count() > 1:
+    if _ranks.count() > 1 and (parsed.compare or parsed.what_if is not None):
         arguments.error(
             f"{'--compare' if parsed.compare else '--what-if'} runs the program several times, and "
             "ranks meet only once: start torchrun once for each run, as with --allocator"

@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from ferro_alloc._errors import FerroError
@@ -20,8 +21,9 @@ PLACE = "{rank}"
 """In the name of a file: becomes the number of the rank."""
 
 
+@cache
 def count() -> int:
-    """The number of ranks; 1 without torchrun."""
+    """The number of ranks; 1 without torchrun. Of the first call: a program may set variables."""
     size = os.environ.get("WORLD_SIZE", "")
     return int(size) if size.isdigit() and "RANK" in os.environ else 1
 

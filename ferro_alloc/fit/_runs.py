@@ -315,8 +315,8 @@ def comparison(result: Result) -> list[str]:
     lines = ["", title, *(f"  {line}" for line in conclusions(runs)), "", *table(rows), ""]
     lines += remarks(runs)
     if cut := [run["allocator"] for run in runs if run["partial"] == TIME_LIMIT]:
-        names = ", ".join(cut)
-        lines.append(f"  the time limit ended the program under {names}: this report is partial")
+        under = ", ".join(cut)
+        lines.append(f"  the time limit ended the program under {under}: this report is partial")
     elif result["partial"]:
         lines.append(f"  the comparison was ended ({result['partial']}): this report is partial")
     lines += dict.fromkeys(line for run in runs for line in _ends(run))

@@ -349,6 +349,14 @@ def test_no_run_follows_one_that_a_signal_ended(reason: str, status: int, verdic
     assert (first["partial"], first["exit_status"]) == (reason, status)
 
 
+def test_a_program_may_set_the_variables_of_ranks(simulate: Simulate) -> None:
+    sets = "import os\nos.environ.update(RANK='0', WORLD_SIZE='2')\n"
+    done, result = simulate(f"{sets}{UNKNOWN}\nx = score[score > 0]")
+    assert done.returncode == 13, done.stderr
+    assert result["all_rows"] is not None
+    assert "start torchrun again" not in done.stderr
+
+
 WAITS = f"""\
 {UNKNOWN}
 import pathlib, time
