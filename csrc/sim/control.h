@@ -64,8 +64,10 @@ int ferro_sim_poke(uint64_t address, const void* source, size_t bytes);
  * runs with the machine locked, so it may call only the functions listed below for this. Returns 1,
  * without a call, while the stream is being captured, and -1 for an unknown stream. */
 int ferro_sim_in_order(int device, void* stream, void (*function)(void*), void* argument);
-/* The same in eager time; otherwise returns 2, without a call. */
-int ferro_sim_in_order_if_eager(int device, void* stream, void (*function)(void*), void* argument);
+/* The same in eager time; otherwise returns 2, without a call. Asks for the device's stream, which
+ * takes longer than the rest, only if any stream is being captured. */
+int ferro_sim_in_order_if_eager(int device, void* (*stream_of)(int device), void (*function)(void*),
+                                void* argument);
 /* Calls `function(argument)` at once, regardless of queued and captured work. */
 void ferro_sim_at_once(void (*function)(void*), void* argument);
 /* The following may be called only within such a function. They return -1 if the range is not

@@ -37,8 +37,7 @@ bool is_written_by(const ferro::sim::Work& work, uint64_t address) {
   return kernel != nullptr && kernel->constant && kernel->constant->to == address;
 }
 
-int in_order(int device, void* handle, void (*function)(void*), void* argument, bool may_queue) {
-  const std::lock_guard guard(Machine::lock());
+int in_order(int device, void* handle, void (*function)(void*), void* argument) {
   Machine& machine = Machine::current();
   ferro::sim::Stream* stream = find_stream(machine, device, handle);
   if (stream == nullptr) {
@@ -50,9 +49,6 @@ int in_order(int device, void* handle, void (*function)(void*), void* argument, 
   if (machine.scheduler().eager()) {
     function(argument);
     return 0;
-  }
-  if (!may_queue) {
-    return 2;
   }
   auto& ended = machine.thread().last_call_ended;
   const double before = ended ? machine.config().processor_time() : 0;
@@ -92,13 +88,24 @@ class Segments {
 
 FERRO_SIM_CONTROL int ferro_sim_in_order(int device, void* handle, void (*function)(void*),
                                          void* argument) {
-  return in_order(device, handle, function, argument, true);
+  const std::lock_guard guard(Machine::lock());
+  return in_order(device, handle, function, argument);
 }
 
-FERRO_SIM_CONTROL int ferro_sim_in_order_if_eager(int device, void* handle, void (*function)(void*),
-                                                  void* argument) {
-  return in_order(device, handle, function, argument, false);
+FERRO_SIM_CONTROL int ferro_sim_in_order_if_eager(int device, void* (*stream_of)(int device),
+                                                  void (*function)(void*), void* argument) {
+  const std::lock_guard guard(Machine::lock());
+  Machine& machine = Machine::current();
+  if (!machine.scheduler().eager()) {
+    return 2;
+  }
+  if (!machine.captures().empty()) {
+    return in_order(device, stream_of(device), function, argument);
+  }
+  function(argument);
+  return 0;
 }
+
 FERRO_SIM_CONTROL void ferro_sim_at_once(void (*function)(void*), void* argument) {
   const std::lock_guard guard(Machine::lock());
   function(argument);

@@ -837,8 +837,6 @@ void Evaluation::begin(Arguments arguments, Lifetime lifetime) {
     nothing_to_do_ = true;
     return;
   }
-  const auto stream = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device_));
-  stream_ = stream.stream();
   if (traits_.positions) {
     job_->positions = range_of_positions(traits_, op_.schema(), arguments);
   }
@@ -863,6 +861,7 @@ void Evaluation::begin(Arguments arguments, Lifetime lifetime) {
     }
     return;
   }
+  stream_ = current_stream(device_);
   if (traits_.random) {
     job_->host.find_numbers(arguments, device_);
   }
@@ -871,7 +870,7 @@ void Evaluation::begin(Arguments arguments, Lifetime lifetime) {
   if (between_cards) {
     // The source's stream copies, and the target's one waits for it.
     device_ = arguments[0].toTensor().device().index();
-    stream_ = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device_)).stream();
+    stream_ = current_stream(device_);
   }
   // A capture refuses the question for the generator's offset.
   if (takes_ && traits_.random) {
@@ -879,7 +878,7 @@ void Evaluation::begin(Arguments arguments, Lifetime lifetime) {
   }
   if (traits_.kind == Kind::kDataSized) {
     if (job_->computable && !job_->taken) {
-      stream.synchronize();
+      c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device_)).synchronize();
     }
     begin_sized(arguments);
   }
@@ -955,7 +954,7 @@ void Evaluation::forget(Arguments results) {
     return;
   }
   job_->identity = Identity(traits_.hash).value();
-  stream_ = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device_)).stream();
+  stream_ = current_stream(device_);
   // Results may share parts with arguments.
   std::vector<std::uint64_t> known;
   DeviceTensor described;
@@ -1056,15 +1055,12 @@ bool Evaluation::take_late() {
     evaluation.take_arguments();
     evaluation.job_->give();
   };
-  switch (gpu().in_order_if_eager(device_, stream_, take_and_give, this)) {
-    case 0:
-      return true;
-    case 2:
-      takes_ = submit(call_job<&Job::take>);
-      break;
-    default:
-      break;
+  const int result = gpu().in_order_if_eager(device_, current_stream, take_and_give, this);
+  if (result == 0) {
+    return true;
   }
+  stream_ = current_stream(device_);
+  takes_ = result == 2 && submit(call_job<&Job::take>);
   job_->computable = job_->computable && takes_;
   return false;
 }
@@ -1132,21 +1128,18 @@ void forget_unset(const at::Tensor& tensor) {
     return;
   }
   unset.device = tensor.device().index();
-  unset.stream = c10::cuda::getCurrentCUDAStream(tensor.device().index()).stream();
   unset.origin.identity = Identity().add_all(tensor.sizes()).add_all(tensor.strides()).value();
-  switch (gpu().in_order_if_eager(unset.device, unset.stream, forget, &unset)) {
-    case 0:
+  const int result = gpu().in_order_if_eager(unset.device, current_stream, forget, &unset);
+  if (result == 0) {
+    return;
+  }
+  unset.stream = current_stream(unset.device);
+  if (result == 2) {
+    auto queued = std::make_unique<UnsetTensor>(unset);
+    if (gpu().in_order(unset.device, unset.stream, forget_queued, queued.get()) == 0) {
+      static_cast<void>(queued.release());
       return;
-    case 2: {
-      auto queued = std::make_unique<UnsetTensor>(unset);
-      if (gpu().in_order(unset.device, unset.stream, forget_queued, queued.get()) == 0) {
-        static_cast<void>(queued.release());
-        return;
-      }
-      break;
     }
-    default:
-      break;
   }
   gpu().at_once(forget_in_replays, &unset);
 }

@@ -1,5 +1,7 @@
 #include "values/gpu.h"
 
+#include <c10/cuda/CUDAStream.h>
+
 #include <dlfcn.h>
 #include <stdexcept>
 #include <string>
@@ -45,6 +47,10 @@ void find_gpu() {
   find(gpu.kernel, "ferro_sim_kernel");
   find(gpu.launch, "ferro_sim_launch");
   find(gpu.fail_assertion, "ferro_sim_fail_assertion");
+}
+
+void* current_stream(int device) {
+  return c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)).stream();
 }
 
 }  // namespace ferro::values

@@ -40,4 +40,7 @@ extern Gpu found_gpu;
 }  // namespace detail
 inline const Gpu& gpu() { return detail::found_gpu; }
 
+// PyTorch's current stream of a device, for the functions above.
+void* current_stream(int device);
+
 }  // namespace ferro::values

@@ -7,7 +7,6 @@
 #include "values/identity.h"
 
 #include <ATen/EmptyTensor.h>
-#include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
 #include <atomic>
@@ -307,12 +306,12 @@ void perform_queued(void* held) {
 }
 
 template <void (*act)(const Move&)>
-void perform_in_order(Move& move, int device, void* stream) {
-  if (gpu().in_order_if_eager(device, stream, perform<act>, &move) != 2) {
+void perform_in_order(Move& move, int device) {
+  if (gpu().in_order_if_eager(device, current_stream, perform<act>, &move) != 2) {
     return;
   }
   auto queued = std::make_unique<Move>(move);
-  if (gpu().in_order(device, stream, perform_queued<act>, queued.get()) == 0) {
+  if (gpu().in_order(device, current_stream(device), perform_queued<act>, queued.get()) == 0) {
     static_cast<void>(queued.release());
   }
 }
@@ -349,12 +348,11 @@ void HostCopy::note() const {
   move.memory = {static_cast<const std::byte*>(storage.data()), storage.nbytes()};
   move.is_exact = same_order(to_, from_);
   const auto index = device.device().index();
-  void* const stream = c10::cuda::getCurrentCUDAStream(index).stream();
   if (up) {
     gpu().at_once(perform<drop_changed>, &move);
-    perform_in_order<restore>(move, index, stream);
+    perform_in_order<restore>(move, index);
   } else if (non_blocking_) {
-    perform_in_order<remember>(move, index, stream);
+    perform_in_order<remember>(move, index);
   } else {
     // The stream's earlier work has ended.
     gpu().at_once(perform<remember>, &move);
