@@ -435,13 +435,15 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
 
   // As the inverse of a permutation does in what `empty` returned.
   bool may_take_all_places() const {
+    if (!traits->moves || traits->written.empty() || traits->written[0] != 0) {
+      return false;
+    }
     const std::vector<Operand>& operands = host.operands();
     const auto is_first = [](const Operand& operand) {
       return operand.place == 0 && operand.in_list == 0;
     };
     const auto first = std::find_if(operands.begin(), operands.end(), is_first);
-    const bool writes = !traits->written.empty() && traits->written[0] == 0;
-    if (!traits->moves || !writes || first == operands.end() || !first->is_input ||
+    if (first == operands.end() || !first->is_input ||
         first->certainties.most != FERRO_SIM_UNKNOWN) {
       return false;
     }
