@@ -230,9 +230,13 @@ bool run_pair(const PairParts& parts, const Tensor& left, const Tensor& right,
   places.begin(for_places);  // later, since the operator reads its answer
   run();
   const Factor found(stack.back().toTensor());
-  // Matrices that share their indices are added without cuSPARSE, and the result shares them too.
+  // A matrix is added to itself without cuSPARSE, and the result shares its indices. What is added in
+  // place shares those of one matrix, or of both, with its values.
+  const auto shares = [&](const Factor& with) { return found.second.is_alias_of(with.second); };
+  const bool keeps_values =
+      found.values.is_alias_of(one.values) || found.values.is_alias_of(other.values);
   const bool is_new =
-      !found.second.is_alias_of(one.second) && !found.second.is_alias_of(other.second);
+      !shares(one) || !shares(other) || (keeps_values && !one.values.is_same(other.values));
   if (is_new) {
     Stack found_places = {found.first, layout == at::kSparse ? Tensor() : found.second, Tensor()};
     Stack found_values = {found.values};

@@ -114,6 +114,17 @@ def added_rows(device):
     return torch.cat([torch.add(one, each, alpha=3).to_dense() for each in (other, one)])
 
 
+def added_rows_in_place(device):
+    """To the matrix itself, and to one with the same places."""
+    one = compressed(device)
+    other = torch.sparse_csr_tensor(one.crow_indices(), one.col_indices(), one.values() + 1)
+    other += one
+    one.add_(other, alpha=3)
+    torch.add(other, one, out=one)
+    one += one
+    return torch.cat([one.to_dense(), other.to_dense()])
+
+
 def solved(device):
     graph = matrix(device).to_dense() + 500 * torch.eye(40, dtype=torch.double, device=device)
     triangle = torch.tril(graph) if device == "cpu" else graph.to_sparse_csr()
@@ -165,6 +176,7 @@ CASES = {
         compressed(d).to_sparse_csc() @ compressed(d).to_sparse_csc()
     ).to_dense(),
     "sum_of_rows": added_rows,
+    "sum_in_place": added_rows_in_place,
     "two_hops": two_hops,
     "flipped": flipped,
     "many_flipped": many_flipped,

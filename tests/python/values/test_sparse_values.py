@@ -75,7 +75,7 @@ def test_sparse_results_are_those_of_the_host(
     run_simulated: RunSimulated, elements: str, activate: dict[str, Any]
 ) -> None:
     found = last_line(run_simulated, "sim_sparse_values.py", elements, **activate)
-    assert found == {"cases": 37, "wrong": [], "reads": []}
+    assert found == {"cases": 38, "wrong": [], "reads": []}
 
 
 @pytest.mark.parametrize(
