@@ -14,6 +14,9 @@ void Reads::note(const InOperator& inside, const OperatorTraits& traits,
     return;
   }
   if (!unknown && inside.has_outer_size()) {
+    if (!results.empty() && results.back().isScalar()) {
+      inside.note_for_outer(results.back().toScalar().toLong());
+    }
     return;
   }
   const auto is_float = [](const c10::IValue& result) {

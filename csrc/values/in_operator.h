@@ -6,6 +6,7 @@
 
 #include <ATen/core/stack.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <optional>
@@ -44,6 +45,11 @@ class InOperator {
   std::optional<std::int64_t> least_size() const;
   // Whether it is part of such an operator.
   bool has_outer_size() const { return outer_ != nullptr && outer_->least_size().has_value(); }
+  // For the operator around: what it read of them.
+  void note_for_outer(std::int64_t number) const {
+    outer_->largest_read_ = std::max(outer_->largest_read_, number);
+  }
+  std::int64_t largest_read() const { return largest_read_; }
   // Whether the thread's innermost operator is part of another one of PyTorch's.
   static bool is_part() {
     return innermost_->outer_ != nullptr && innermost_->outer_->traits_.kind != Kind::kElsewhere;
@@ -83,6 +89,7 @@ class InOperator {
   const torch::jit::Stack* const stack_;  // null: `arguments_` are valid
   const c10::ArrayRef<c10::IValue> arguments_;
   InOperator* const outer_;
+  std::int64_t largest_read_ = -1;
   ferro_sim_thread_counts& counts_;
   const std::uint64_t launched_before_;
   std::uint64_t launched_within_ = 0;  // by operators within it

@@ -128,8 +128,9 @@ class Wrapper : public c10::OperatorKernel {
                               Evaluation::Lifetime::kUntilTaken);
       call();
       evaluated.end(*stack);
-      if (least && inside.reads(FERRO_SIM_DRAWN) != draws &&
-          stack->back().toTensor().size(0) > *least) {
+      // Numbers of which none is the largest possible class may be no classes: places within an
+      // expert have no end.
+      if (least && inside.reads(FERRO_SIM_DRAWN) != draws && inside.largest_read() + 1 != *least) {
         note_read(traits_.name, Learned::kDrawn);
       }
     }

@@ -865,6 +865,17 @@ def test_counts_of_drawn_classes_have_the_least_length(
     assert learned(result).items() >= wanted.items()
 
 
+def test_counts_of_places_within_drawn_classes_have_no_known_length(simulate: Simulate) -> None:
+    program = CONFUSION.replace("ROWS", "2048").replace("labels * 16 + guesses", "place")
+    places = (
+        "chosen = torch.nn.functional.one_hot(guesses)\nplace = (chosen.cumsum(0) * chosen).sum(1)"
+    )
+    program = program.replace('labels = torch.arange(2048, device="cuda") % 16', places)
+    done, result = simulate(program.replace("LENGTH", "250"))
+    assert done.returncode == 13, done.stderr
+    assert learned(result)["train.py:8"] == "drawn"
+
+
 @pytest.mark.parametrize(
     ("learned", "said"), [("size", ""), ("integer", _certainty.OR_FITS), ("float", "")]
 )
