@@ -84,14 +84,18 @@ std::tuple<Tensor, Tensor> grid_sampler_backward(const Tensor& input, const Tens
 }
 
 // The gradient is that of the scores before their softmax, which does not change those that are
-// normalized already.
+// normalized already. Where no alignment is possible, cuDNN's loss is 0, and not infinite; it leaves
+// the gradient there as its memory was.
 template <typename Lengths>
 std::tuple<Tensor, Tensor> ctc_loss(const Tensor& scores, const Tensor& targets, Lengths steps,
                                     Lengths labels, std::int64_t blank, bool, bool) {
   const Tensor normalized = scores.log_softmax(2);
   const auto [losses, paths] = at::_ctc_loss(normalized, targets, steps, labels, blank);
-  return {losses, at::_ctc_loss_backward(at::ones_like(losses), normalized, targets, steps, labels,
-                                         losses, paths, blank)};
+  const Tensor gradient = at::_ctc_loss_backward(at::ones_like(losses), normalized, targets, steps,
+                                                 labels, losses, paths, blank);
+  const Tensor impossible = losses.isinf();
+  return {losses.masked_fill(impossible, 0),
+          gradient.masked_fill(impossible.unsqueeze(0).unsqueeze(2), 0)};
 }
 
 TORCH_LIBRARY_IMPL(aten, CPU, m) {

@@ -51,6 +51,21 @@ for dropout in (0.0, 0.1):
 print(json.dumps(found))
 """
 
+# Of the first sample, five steps cannot be aligned to five equal labels.
+CTC = """\
+import json
+import torch
+from ferro_alloc import sim
+generator = torch.Generator().manual_seed(1)
+scores = torch.randn(5, 2, 4, generator=generator).log_softmax(2).cuda().requires_grad_()
+labels = torch.ones(8, dtype=torch.int32)
+losses = torch.nn.functional.ctc_loss(
+    scores, labels, [5, 5], [5, 3], reduction="none", zero_infinity=True
+)
+losses.sum().backward()
+print(json.dumps([losses.tolist(), scores.grad[0].tolist(), len(sim.uncomputed_reads())]))
+"""
+
 # The requests of attention's backward pass, without and with a mask.
 MASKED_ATTENTION = """\
 import json
@@ -120,6 +135,14 @@ def test_attention_requests_what_it_does_on_an_h200(run_simulated: RunSimulated)
         [0, sizes],
         [rows * 30, sizes],
     ]
+
+
+def test_impossible_alignments_have_the_loss_of_a_card(run_simulated: RunSimulated) -> None:
+    losses, (impossible, aligned), uncomputed = json.loads(run_simulated(CTC).stdout)
+    assert losses == pytest.approx([0.0, 7.6253085])  # an H200's
+    assert impossible == [0.0] * 4
+    assert aligned == pytest.approx([0.447, -0.731, 0.185, 0.099], abs=1e-3)
+    assert uncomputed == 0
 
 
 def test_attention_with_a_mask_takes_a_larger_workspace_backward(
