@@ -42,8 +42,9 @@ seen["missing folder"] = asked(folder / "missing" / "report.html")
 seen["before CUDA"] = asked(folder / "first.html")
 seen["initialised"] = torch.cuda.is_initialized()
 asked(folder / "of-{pid}.html")
-(folder / "taken.html").mkdir()
 asked(folder / "taken.html")
+(folder / "taken.html").mkdir()
+seen["a folder"] = asked(folder / "taken.html")
 
 if allocator == "late":
     early = torch.empty(1, device="cuda")

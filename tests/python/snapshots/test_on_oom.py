@@ -57,6 +57,7 @@ def test_report_is_written_once_when_memory_runs_out(
     done = run_simulated("out_of_memory_reports.py", allocator, str(folder), memory="1GiB")
     seen: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert "there is no folder" in seen["missing folder"]
+    assert "it is a folder; name a file" in seen["a folder"]
     assert (seen["before CUDA"], seen["initialised"]) == ("asked", False)
     assert seen["nothing yet"] == ["taken.html"]
     own = f"of-{seen['pid']}.html"
