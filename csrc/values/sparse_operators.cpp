@@ -230,8 +230,8 @@ bool run_pair(const PairParts& parts, const Tensor& left, const Tensor& right,
   places.begin(for_places);  // later, since the operator reads its answer
   run();
   const Factor found(stack.back().toTensor());
-  // A matrix is added to itself without cuSPARSE, and the result shares its indices. What is added in
-  // place shares those of one matrix, or of both, with its values.
+  // PyTorch adds a matrix to itself without cuSPARSE: the result shares its indices, and has values of
+  // its own. A sum in place shares indices and values with a matrix.
   const auto shares = [&](const Factor& with) { return found.second.is_alias_of(with.second); };
   const bool keeps_values =
       found.values.is_alias_of(one.values) || found.values.is_alias_of(other.values);

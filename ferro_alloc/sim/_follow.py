@@ -97,7 +97,8 @@ COMPARES = ("__lt__", "__gt__", "__le__", "__ge__", "__eq__", "__ne__")
 MAX_PARTS = 1_000_000
 """A number that reaches more may decide. A search of so many takes some ten seconds."""
 EXACT_PARTS = 50_000
-"""So many are looked at anew for each read. Later searches end where an earlier one has been."""
+"""Up to so many, each read is searched for alone. Later searches end where an earlier one has
+been."""
 
 
 TOO_LONG = Reached("", "")

@@ -70,8 +70,8 @@ MISSING = {"NameError", "UnboundLocalError", "AttributeError", "Exception", "Bas
 """Exceptions of variables and attributes that do not exist."""
 MAX_PARTS = 20_000
 EXACT_PARTS = 50_000
-"""So many are looked at anew for each read. Later searches of the same program end where an earlier
-one has been."""
+"""Up to so many, each read is searched for alone. Later searches of the same program end where an
+earlier one has been."""
 MAX_KEYS = 4
 ANYWHERE = object()
 Key = object

@@ -113,7 +113,7 @@ def only_this_program(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(_sources, "_searched", [])
     monkeypatch.setattr(_program, "_last", [])
     monkeypatch.setattr(_follow, "_earlier", _follow.Earlier())
-    # The first searches look at everything anew.
+    # The first searches do not use what earlier ones found.
     monkeypatch.setattr(_follow, "EXACT_PARTS", 0)
     monkeypatch.setattr(_harmless, "EXACT_PARTS", 0)
     leave_out_what_is_loaded(monkeypatch)

@@ -170,7 +170,8 @@ void* CudaAllocator::allocate_in_previous(Device& owner, c10::DeviceIndex index,
   // PyTorch 2.11's expandable segments fail an assertion when part of a pool returns to the driver.
   // This must not happen to a program that did not enable them.
   const ExpandableSetting::OriginalSetting setting;
-  // What a capture takes for its own pool keeps the rules of captures.
+  // Not for a graph's pool: on a full card PyTorch's allocator would free what earlier graphs of the
+  // pool replay on, which only the driver's refusal prevents.
   const BesideCaptures beside(pool == kDefaultPool && has_captures());
   const bool has_allocator = [&] {
     const MutexLock lock(init_mutex_);
