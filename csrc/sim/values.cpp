@@ -65,22 +65,18 @@ int in_order(int device, void* handle, void (*function)(void*), void* argument) 
 class Segments {
  public:
   Segments(uint64_t address, std::size_t bytes) {
-    segments().clear();
-    mapped_ = locate(Machine::current(), address, bytes, segments());
+    reused.clear();
+    mapped_ = locate(Machine::current(), address, bytes, reused);
   }
   bool mapped() const { return mapped_; }
   // Null if there are several.
-  const ferro::sim::Segment* only() const {
-    return segments().size() == 1 ? segments().data() : nullptr;
-  }
-  auto begin() const { return segments().begin(); }
-  auto end() const { return segments().end(); }
+  const ferro::sim::Segment* only() const { return reused.size() == 1 ? reused.data() : nullptr; }
+  auto begin() const { return reused.begin(); }
+  auto end() const { return reused.end(); }
 
  private:
-  static std::vector<ferro::sim::Segment>& segments() {
-    static std::vector<ferro::sim::Segment> reused;
-    return reused;
-  }
+  // Never destroyed: threads may outlive the library's statics.
+  static inline std::vector<ferro::sim::Segment>& reused = *new std::vector<ferro::sim::Segment>;
   bool mapped_ = false;
 };
 

@@ -174,7 +174,10 @@ class HeldRanges {
            (count == ranges.size() || ranges[count].begin > begin);
   }
   // The first range that ends after `begin`.
-  Place first_ending_after(std::uint64_t begin) const;
+  Place first_ending_after(std::uint64_t begin) const {
+    return begin >= last_begin_ && begin < last_end_ ? last_ : search(begin);
+  }
+  Place search(std::uint64_t begin) const;
 
   // Replaces what ranges have in [begin, end) by `fresh`, or by nothing.
   void put(std::uint64_t begin, std::uint64_t end, Range* fresh);
@@ -203,9 +206,10 @@ class HeldRanges {
 
   Leaves leaves_;
   std::size_t count_ = 0;
-  // The last range that was set, if that is so: results are soon inputs.
-  bool has_last_ = false;
+  // The last range that was set, and its addresses; none if these are empty. Results are soon inputs.
   Place last_{leaves_.cend(), 0};
+  std::uint64_t last_begin_ = 0;
+  std::uint64_t last_end_ = 0;
   // The last leaf that was searched for, and the addresses that belong to it; none if that is empty.
   static constexpr std::uint64_t kNoEnd = std::numeric_limits<std::uint64_t>::max();
   mutable typename Leaves::const_iterator near_{leaves_.cend()};
@@ -228,12 +232,9 @@ class HeldRanges {
 };
 
 template <typename Held>
-typename HeldRanges<Held>::Place HeldRanges<Held>::first_ending_after(std::uint64_t begin) const {
+typename HeldRanges<Held>::Place HeldRanges<Held>::search(std::uint64_t begin) const {
   if (leaves_.empty()) {
     return {leaves_.end(), 0};
-  }
-  if (has_last_ && range(last_).begin <= begin && begin < range(last_).end) {
-    return last_;
   }
   Hint& hint = hints_[hint_of(begin)];
   const bool is_hinted = hint.begin == begin && hint.changes == changes_;
@@ -290,7 +291,8 @@ void HeldRanges<Held>::put(std::uint64_t begin, std::uint64_t end, Range* fresh)
     // Most often an operator gives its result the memory of an earlier one.
     std::swap(leaves_.erase(first.leaf, first.leaf)->second[first.index], *fresh);
     last_ = first;
-    has_last_ = true;
+    last_begin_ = begin;
+    last_end_ = end;
     return;
   }
   put_parts(first, begin, end, fresh);
@@ -311,7 +313,7 @@ template <typename Held>
   if (is_within && (!fresh->held.is_positional() || front->offset_at(begin) == fresh->offset)) {
     return;
   }
-  has_last_ = false;
+  last_begin_ = last_end_ = 0;
   const bool continues = fresh != nullptr && continues_before(first, *fresh);
   const bool goes_on = fresh != nullptr && goes_on_at(last, *fresh);
   Range parts[3];
@@ -343,7 +345,10 @@ template <typename Held>
   std::vector<Range> dropped;
   last_ = replace(first, last, std::span(parts, count), dropped);
   last_.index += own;
-  has_last_ = fresh != nullptr && last_.index < last_.leaf->second.size();
+  if (fresh != nullptr && last_.index < last_.leaf->second.size()) {
+    last_begin_ = range(last_).begin;
+    last_end_ = range(last_).end;
+  }
 }
 
 template <typename Held>

@@ -613,10 +613,12 @@ void PhysicalMemory::forget(std::size_t offset, std::size_t bytes, bool keep,
 }
 
 void PhysicalMemory::discard_contents(std::size_t offset, std::size_t bytes) {
-  if (contents_.holds(offset, bytes, {})) {
-    return;
+  if (contents_.holds_any(offset, bytes)) {
+    if (contents_.holds(offset, bytes, {})) {
+      return;
+    }
+    contents_.remove(offset, bytes);
   }
-  contents_.remove(offset, bytes);
   for_each_piece(offset, bytes, [this](std::size_t at, std::size_t piece) {
     if (!backed_ || piece < kClearAtOnce || piece == kChunk) {
       clear_piece(at, piece);
