@@ -60,8 +60,8 @@ ferro_sim_certainty least_certainty(std::uint64_t address, std::size_t bytes) {
   std::int64_t last = 0;
   const c10::IntArrayRef sizes = impl.sizes();
   const c10::IntArrayRef strides = impl.strides();
-  sizes_.resize(sizes.size());
-  strides_.resize(sizes.size());
+  sizes_.resize_for_overwrite(sizes.size());
+  strides_.resize_for_overwrite(sizes.size());
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     sizes_[i] = sizes[i];
     strides_[i] = strides[i];
@@ -131,6 +131,12 @@ void DeviceTensor::for_each_run(const Visit& visit) const {
 
 ferro_sim_certainty DeviceTensor::certainty() const {
   return certainty(least_certainty(address_, span()));
+}
+
+ferro_sim_certainty DeviceTensor::certainty(const Origins& origins) const {
+  const auto [least, most] = origins.of_span;
+  // Most often all bytes are equally certain.
+  return least == most && origins.pieces.size() < kMaxOrigins ? least : certainty(least);
 }
 
 ferro_sim_certainty DeviceTensor::certainty(ferro_sim_certainty of_span) const {

@@ -47,6 +47,8 @@ class DeviceTensor {
     ferro_sim_certainties of_span = {FERRO_SIM_UNKNOWN, FERRO_SIM_UNKNOWN};
   };
   Origins origins() const { return origins(address_, span()); }
+  // `certainty`, given where its elements come from.
+  ferro_sim_certainty certainty(const Origins& origins) const;
   // Zeros in place of what its elements are now.
   Taken zeros() const;
   // How far each element is from known (0 for known, 2 for unknown), as a host tensor of bytes. None:

@@ -15,6 +15,7 @@
 #include <ATen/Context.h>
 #include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/_to_copy_native.h>
 #include <ATen/ops/empty_native.h>
 #include <ATen/ops/empty_strided_native.h>
 #include <c10/util/Exception.h>
@@ -217,9 +218,9 @@ void Listener::onOperatorRegistered(const OperatorHandle& op) {
 
 bool has_kernel(const OperatorHandle& op, DispatchKey key) {
   // One function serves all devices, and launches kernels itself, or checks what the program gave.
-  constexpr const char* kOfAllDevices[] = {"aten::copy_", "aten::kaiser_window",
+  constexpr const char* kOfAllDevices[] = {"aten::copy_",          "aten::kaiser_window",
                                            "aten::conj_physical_", "aten::_is_all_true",
-                                           "aten::_linalg_check_errors"};
+                                           "aten::_to_copy",       "aten::_linalg_check_errors"};
   return op.hasKernelForDispatchKey(key) ||
          (key == DispatchKey::CUDA &&
           std::find(std::begin(kOfAllDevices), std::end(kOfAllDevices), op.operator_name().name) !=
@@ -231,6 +232,20 @@ bool has_kernel(const OperatorHandle& op, DispatchKey key) {
 constexpr DispatchKey kKeys[] = {DispatchKey::CUDA, DispatchKey::SparseCUDA,
                                  DispatchKey::SparseCsrCUDA, DispatchKey::QuantizedCUDA};
 
+// Whether the thread is in an operator that fills the memory that it allocates.
+thread_local bool is_filling = false;
+
+class Filling {
+ public:
+  Filling() { is_filling = true; }
+  ~Filling() { is_filling = before_; }
+  Filling(const Filling&) = delete;
+  Filling& operator=(const Filling&) = delete;
+
+ private:
+  const bool before_ = is_filling;
+};
+
 // Calls PyTorch's function, and makes its result unknown memory. Without the stack of a boxed kernel,
 // which takes longer.
 template <auto function, typename... Arguments>
@@ -238,7 +253,7 @@ class Unset : public c10::OperatorKernel {
  public:
   at::Tensor operator()(Arguments... arguments) {
     at::Tensor result = function(arguments...);
-    if (computes_values.load(std::memory_order_relaxed) && !fills_unset()) {
+    if (!is_filling && computes_values.load(std::memory_order_relaxed) && !fills_unset()) {
       forget_unset(result);
     }
     return result;
@@ -250,6 +265,18 @@ using Empty = Unset<&at::native::empty_cuda, at::IntArrayRef, std::optional<at::
 using EmptyStrided = Unset<&at::native::empty_strided_cuda, at::IntArrayRef, at::IntArrayRef,
                            std::optional<at::ScalarType>, std::optional<at::Layout>,
                            std::optional<at::Device>, std::optional<bool>>;
+
+// Calls PyTorch's function, which copies to all that it allocates.
+class ToCopy : public c10::OperatorKernel {
+ public:
+  at::Tensor operator()(const at::Tensor& self, std::optional<at::ScalarType> type,
+                        std::optional<at::Layout> layout, std::optional<at::Device> device,
+                        std::optional<bool> pinned, bool non_blocking,
+                        std::optional<at::MemoryFormat> format) {
+    const Filling guard;
+    return at::native::_to_copy(self, type, layout, device, pinned, non_blocking, format);
+  }
+};
 
 // None: the operator's own kernel stays.
 std::optional<WrappedKernel> wrapped_kernel(const OperatorHandle& op, DispatchKey key) {
@@ -266,6 +293,10 @@ std::optional<WrappedKernel> wrapped_kernel(const OperatorHandle& op, DispatchKe
             ? KernelFunction::makeFromUnboxedFunctor<false, EmptyStrided>(
                   std::make_unique<EmptyStrided>())
             : KernelFunction::makeFromUnboxedFunctor<false, Empty>(std::make_unique<Empty>())};
+  }
+  if (traits.name == "aten::_to_copy") {
+    return WrappedKernel{
+        KernelFunction::makeFromUnboxedFunctor<false, ToCopy>(std::make_unique<ToCopy>())};
   }
   if (key == DispatchKey::CUDA) {
     if (std::optional<WrappedKernel> direct = direct_kernel(op, traits)) {
