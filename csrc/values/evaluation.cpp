@@ -43,6 +43,19 @@ bool is_in_gradient_of_product() {
 
 bool is_number(const DeviceTensor& tensor) { return !c10::isIntegralType(tensor.type(), true); }
 
+void add_input(Identity& identity, std::size_t place, std::size_t in_list,
+               const DeviceTensor& tensor, std::span<const ferro_sim_origin_piece> origins) {
+  identity.add(place).add(in_list);
+  identity.add_all(tensor.sizes()).add_all(tensor.strides());
+  identity.add(static_cast<std::uint64_t>(tensor.type()));
+  if (!tensor.is_plain()) {
+    identity.add(1);
+  }
+  for (const ferro_sim_origin_piece& piece : origins) {
+    identity.add(piece.origin.identity).add(piece.offset).add(piece.bytes);
+  }
+}
+
 // Each captured operator gives results of its own. Used with the machine locked.
 std::uint64_t identity_in_capture(std::uint64_t identity) {
   static std::uint64_t captured = 0;
@@ -80,6 +93,41 @@ struct Facts {
   bool of_masks = false;    // the unknown inputs follow from masks and known data alone
   bool asks_truth = false;  // of unknown numbers, and these do not
   bool is_part = false;     // of another operator
+
+  // What the results are, as far as it follows from what the numbers are. `lows` and `positive`: of
+  // the inputs.
+  void find_origin(const OperatorTraits& traits, ferro_sim_certainty of_others,
+                   ferro_sim_certainty infinities, bool lows, bool positive, bool any_certain) {
+    if (!traits.passes_numbers) {
+      origin.is_positive = traits.gives_positive ? 1 : 0;
+      if (traits.may_keep_infinities) {
+        origin.infinities = lows ? FERRO_SIM_UNKNOWN : infinities;
+      }
+      return;
+    }
+    // A mask makes places zero, and all other numbers are more.
+    const bool zeroes =
+        positive && traits.keeps_sign && (any_certain || (extremes.zero && !traits.multiplies));
+    const bool sets = extremes.low || extremes.infinity || zeroes;
+    const bool is_positive =
+        traits.gives_positive || (positive && traits.keeps_sign && !extremes.low);
+    origin.is_positive = is_positive ? 1 : 0;
+    origin.has_lows = lows || sets ? 1 : 0;
+    const bool matters = lows || sets || infinities != FERRO_SIM_KNOWN;
+    origin.infinities = traits.gives_finite ? FERRO_SIM_KNOWN
+                        : matters           ? std::min(infinities, of_others)
+                                            : infinities;
+    tells_lows =
+        certainty == FERRO_SIM_UNKNOWN && of_others != FERRO_SIM_UNKNOWN && origin.has_lows != 0;
+  }
+  // Of one result.
+  ferro_sim_origin origin_of(std::uint64_t seed, bool of_argument, std::size_t place,
+                             std::size_t in_list) const {
+    ferro_sim_origin of_result = origin;
+    of_result.identity =
+        Identity(identity).add(seed).add(of_argument ? 1 : 0).add(place).add(in_list).value();
+    return of_result;
+  }
 };
 
 // Queued work of an evaluation, of which each turn holds a reference.
@@ -135,12 +183,13 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
         of_masks = false;
         continue;
       }
-      const auto [origins, of_span] = operand.at.origins();
+      const DeviceTensor::Origins there = operand.at.origins();
+      const std::span origins = there.pieces;
       if (has_identity) {
-        add_to(of_inputs, operand, origins);
+        add_input(of_inputs, operand.place, operand.in_list, operand.at, origins);
       }
-      const ferro_sim_certainty is = operand.at.certainty(of_span.least);
-      operand.certainties = {is, of_span.most};
+      const ferro_sim_certainty is = operand.at.certainty(there);
+      operand.certainties = {is, there.of_span.most};
       if (traits->by_element) {
         element_of(operand) = std::min(element_of(operand), is);
       }
@@ -176,7 +225,7 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     identity = of_inputs.value();
     certainty = std::min(of_numbers, of_others);
     positive = positive && any_unknown;
-    find_origin(of_others, infinities, lows, positive, any_certain);
+    find_origin(*traits, of_others, infinities, lows, positive, any_certain);
     // Unknown numbers are assumed to be finite, as zeros are, unless the program set some.
     const bool is_assumed =
         certainty == FERRO_SIM_UNKNOWN && tests_whether_finite && infinities != FERRO_SIM_UNKNOWN;
@@ -344,19 +393,6 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
   bool is_statistic(const Operand& operand) const {
     return std::find(traits->statistics.begin(), traits->statistics.end(), operand.place) !=
            traits->statistics.end();
-  }
-
-  static void add_to(Identity& identity, const Operand& operand,
-                     std::span<const ferro_sim_origin_piece> origins) {
-    identity.add(operand.place).add(operand.in_list);
-    identity.add_all(operand.at.sizes()).add_all(operand.at.strides());
-    identity.add(static_cast<std::uint64_t>(operand.at.type()));
-    if (!operand.at.is_plain()) {
-      identity.add(1);
-    }
-    for (const ferro_sim_origin_piece& piece : origins) {
-      identity.add(piece.origin.identity).add(piece.offset).add(piece.bytes);
-    }
   }
 
   // That of the place of the lists where the operand is, or of all places.
@@ -528,38 +564,9 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     }
   }
 
-  // What the results are, as far as it follows from what the numbers are. `lows` and `positive`: of
-  // the inputs.
-  void find_origin(ferro_sim_certainty of_others, ferro_sim_certainty infinities, bool lows,
-                   bool positive, bool any_certain) {
-    if (!traits->passes_numbers) {
-      origin.is_positive = traits->gives_positive ? 1 : 0;
-      if (traits->may_keep_infinities) {
-        origin.infinities = lows ? FERRO_SIM_UNKNOWN : infinities;
-      }
-      return;
-    }
-    // A mask makes places zero, and all other numbers are more.
-    const bool zeroes =
-        positive && traits->keeps_sign && (any_certain || (extremes.zero && !traits->multiplies));
-    const bool sets = extremes.low || extremes.infinity || zeroes;
-    const bool is_positive =
-        traits->gives_positive || (positive && traits->keeps_sign && !extremes.low);
-    origin.is_positive = is_positive ? 1 : 0;
-    origin.has_lows = lows || sets ? 1 : 0;
-    const bool matters = lows || sets || infinities != FERRO_SIM_KNOWN;
-    origin.infinities = traits->gives_finite ? FERRO_SIM_KNOWN
-                        : matters            ? std::min(infinities, of_others)
-                                             : infinities;
-    tells_lows =
-        certainty == FERRO_SIM_UNKNOWN && of_others != FERRO_SIM_UNKNOWN && origin.has_lows != 0;
-  }
-
   ferro_sim_origin origin_of(const Value::Slot& slot) const {
-    ferro_sim_origin of_slot = origin;
-    Identity of_result(identity);
-    of_result.add(host.seed()).add(slot.of_argument ? 1 : 0).add(slot.place).add(slot.in_list);
-    of_slot.identity = of_result.value();
+    ferro_sim_origin of_slot =
+        Facts::origin_of(host.seed(), slot.of_argument, slot.place, slot.in_list);
     if (is_left_out(slot)) {
       of_slot.of_masks = 0;
     }
@@ -765,41 +772,65 @@ bool Evaluation::submit(void (*function)(void*)) {
   return true;
 }
 
-void Evaluation::find_operands(Arguments arguments) {
+template <typename Visit>
+void Evaluation::for_each_argument(Arguments arguments, const Visit& visit) const {
+  const bool ignores_first = traits_.factor && is_zero(arguments[*traits_.factor]);
+  for (std::size_t place = 0; place < arguments.size(); ++place) {
+    const bool overwritten = (place == 0 && ignores_first) || traits_.overwrites(place);
+    for_each_tensor(arguments[place], [&](const at::Tensor& tensor, std::size_t in_list) {
+      if (tensor.defined()) {
+        visit(tensor, place, in_list, overwritten);
+      }
+    });
+  }
+}
+
+template <typename Visit>
+void Evaluation::for_each_result(Arguments results, const Visit& visit) const {
+  for (const std::size_t place : traits_.written) {
+    for_each_tensor(kept_[place], [&](const at::Tensor& tensor, std::size_t in_list) {
+      // An argument that is only overwritten has no contents to keep.
+      visit(tensor, true, place, in_list, !traits_.overwrites(place));
+    });
+  }
+  for (std::size_t i = 0; i < traits_.returns; ++i) {
+    if (!traits_.return_is_argument[i]) {
+      for_each_tensor(results[i], [&](const at::Tensor& tensor, std::size_t in_list) {
+        visit(tensor, false, i, in_list, false);
+      });
+    }
+  }
+}
+
+void Evaluation::find_operands(Arguments arguments, bool between_cards) {
   bool describable = true;
-  const bool between_cards = copies_between_cards(arguments);
   std::vector<Operand>& operands = job_->host.operands();
   operands.reserve(static_cast<std::size_t>(
       std::count_if(arguments.begin(), arguments.end(),
                     [](const c10::IValue& argument) { return argument.isTensor(); })));
-  const bool ignores_first = traits_.factor && is_zero(arguments[*traits_.factor]);
-  for (std::size_t place = 0; place < arguments.size(); ++place) {
-    const c10::IValue& argument = arguments[place];
-    const bool overwritten = (place == 0 && ignores_first) || traits_.overwrites(place);
-    for_each_tensor(argument, [&](const at::Tensor& tensor, std::size_t in_list) {
-      if (!tensor.defined()) {
-        return;
-      }
-      const std::int64_t read = overwritten ? 0 : tensor.numel();
-      job_->input_elements += read;
-      job_->largest = std::max(job_->largest, read);
-      if (!tensor.is_cuda()) {
-        return;
-      }
-      const int device = tensor.device().index();
-      describable = describable && (device_ < 0 || device_ == device || between_cards);
-      device_ = device;
-      Operand& operand = operands.emplace_back();
-      if (operand.at.describe(tensor) && (operand.at.is_plain() || !traits_.positions)) {
-        operand.place = place;
-        operand.in_list = in_list;
-        operand.is_input = !overwritten;
-      } else {
-        operands.pop_back();
-        describable = describable && tensor.numel() == 0;
-      }
-    });
-    if (argument.isDevice() && argument.toDevice().is_cuda() && device_ < 0) {
+  for_each_argument(arguments, [&](const at::Tensor& tensor, std::size_t place, std::size_t in_list,
+                                   bool overwritten) {
+    const std::int64_t read = overwritten ? 0 : tensor.numel();
+    job_->input_elements += read;
+    job_->largest = std::max(job_->largest, read);
+    if (!tensor.is_cuda()) {
+      return;
+    }
+    const int device = tensor.device().index();
+    describable = describable && (device_ < 0 || device_ == device || between_cards);
+    device_ = device;
+    Operand& operand = operands.emplace_back();
+    if (operand.at.describe(tensor) && (operand.at.is_plain() || !traits_.positions)) {
+      operand.place = place;
+      operand.in_list = in_list;
+      operand.is_input = !overwritten;
+    } else {
+      operands.pop_back();
+      describable = describable && tensor.numel() == 0;
+    }
+  });
+  for (const c10::IValue& argument : arguments) {
+    if (device_ < 0 && argument.isDevice() && argument.toDevice().is_cuda()) {
       const c10::Device device = argument.toDevice();
       device_ = device.has_index() ? device.index() : c10::cuda::current_device();
     }
@@ -833,8 +864,19 @@ void Evaluation::begin(Arguments arguments, Lifetime lifetime) {
     nothing_to_do_ = true;
     return;
   }
+  if (traits_.passes_unknown && lifetime == Lifetime::kOfCaller &&
+      !copies_between_cards(arguments)) {
+    kept_ = arguments;
+    is_postponed_ = true;
+    return;
+  }
+  prepare(arguments, lifetime);
+}
+
+void Evaluation::prepare(Arguments arguments, Lifetime lifetime) {
+  const bool between_cards = copies_between_cards(arguments);
   make_job();
-  find_operands(arguments);
+  find_operands(arguments, between_cards);
   if (device_ < 0) {
     nothing_to_do_ = true;
     return;
@@ -849,12 +891,7 @@ void Evaluation::begin(Arguments arguments, Lifetime lifetime) {
   if (traits_.passes_numbers) {
     job_->extremes = extremes_of(op_.schema(), arguments);
   }
-  Identity call(traits_.hash);
-  for (const c10::IValue& argument : arguments) {
-    call.add(argument);
-  }
-  job_->identity = call.value();
-  const bool between_cards = copies_between_cards(arguments);
+  job_->identity = identity_of(arguments);
   if (traits_.leaves_inputs && !between_cards &&
       (traits_.written.empty() || arguments[0].isTensor())) {
     takes_late_ = true;
@@ -887,6 +924,14 @@ void Evaluation::begin(Arguments arguments, Lifetime lifetime) {
   if (job_->computable || !traits_.written.empty()) {
     keep(arguments, lifetime);
   }
+}
+
+std::uint64_t Evaluation::identity_of(Arguments arguments) const {
+  Identity call(traits_.hash);
+  for (const c10::IValue& argument : arguments) {
+    call.add(argument);
+  }
+  return call.value();
 }
 
 void Evaluation::begin_sized(Arguments arguments) {
@@ -922,13 +967,19 @@ void Evaluation::end(Stack& stack) {
     gpu().end_answer();
     answering_ = false;
   }
-  if (!nothing_to_do_ && job_->ran) {
+  if (job_ && job_->ran) {
     fit_results(stack);
   }
   end(torch::jit::last(stack, traits_.returns));
 }
 
 void Evaluation::end(Arguments results) {
+  if (is_postponed_) {
+    if (ends_unknown(results)) {
+      return;
+    }
+    prepare(kept_, Lifetime::kOfCaller);
+  }
   if (nothing_to_do_) {
     return;
   }
@@ -951,7 +1002,7 @@ void Evaluation::end(Arguments results) {
 
 void Evaluation::forget(Arguments results) {
   make_job();
-  find_operands(kept_);
+  find_operands(kept_, copies_between_cards(kept_));
   if (device_ < 0) {
     return;
   }
@@ -995,31 +1046,21 @@ void Evaluation::forget(Arguments results) {
 }
 
 void Evaluation::collect_results(Arguments results) {
-  const auto add = [&](const c10::IValue& value, bool of_argument, std::size_t place, bool keeps) {
-    for_each_tensor(value, [&](const at::Tensor& tensor, std::size_t i) {
-      Job::Result& result = job_->results.emplace_back();
-      if (result.slot.layout.describe(tensor)) {
-        const std::int64_t elements = result.slot.layout.elements();
-        job_->result_elements += elements;
-        job_->largest = std::max(job_->largest, elements);
-        result.slot.of_argument = of_argument;
-        result.slot.place = place;
-        result.slot.in_list = i;
-        result.keeps = keeps;
-      } else {
-        job_->results.pop_back();
-      }
-    });
-  };
-  for (const std::size_t place : traits_.written) {
-    // An argument that is only overwritten has no contents to keep.
-    add(kept_[place], true, place, !traits_.overwrites(place));
-  }
-  for (std::size_t i = 0; i < traits_.returns; ++i) {
-    if (!traits_.return_is_argument[i]) {
-      add(results[i], false, i, false);
+  for_each_result(results, [this](const at::Tensor& tensor, bool of_argument, std::size_t place,
+                                  std::size_t in_list, bool keeps) {
+    Job::Result& result = job_->results.emplace_back();
+    if (result.slot.layout.describe(tensor)) {
+      const std::int64_t elements = result.slot.layout.elements();
+      job_->result_elements += elements;
+      job_->largest = std::max(job_->largest, elements);
+      result.slot.of_argument = of_argument;
+      result.slot.place = place;
+      result.slot.in_list = in_list;
+      result.keeps = keeps;
+    } else {
+      job_->results.pop_back();
     }
-  }
+  });
 }
 
 void Evaluation::choose() {
@@ -1048,6 +1089,93 @@ void Evaluation::take_arguments() {
     const bool in_vain = job_->taken && !job_->has_value_if_taken();  // known in eager time
     job_->computable = !in_vain && job_->host.take_arguments(kept_);
   }
+}
+
+bool Evaluation::ends_unknown(Arguments results) {
+  for_each_argument(kept_, [this](const at::Tensor& tensor, std::size_t, std::size_t, bool) {
+    device_ = device_ < 0 && tensor.is_cuda() ? tensor.device().index() : device_;
+  });
+  struct Attempt {
+    const Evaluation& evaluation;
+    Arguments results;
+    bool succeeds = false;
+  } attempt{*this, results};
+  const auto give = [](void* argument) {
+    auto& tried = *static_cast<Attempt*>(argument);
+    tried.succeeds = tried.evaluation.give_unknown(tried.results);
+  };
+  const bool in_time =
+      device_ >= 0 && gpu().in_order_if_eager(device_, current_stream, give, &attempt) == 0;
+  return in_time && attempt.succeeds;
+}
+
+bool Evaluation::give_unknown(Arguments results) const {
+  // Kept, because making one takes longer than describing a tensor. Never destroyed: threads may outlive
+  // the library's statics.
+  static DeviceTensor& tensor = *new DeviceTensor;
+  Facts facts;
+  Identity identity(identity_of(kept_));
+  ferro_sim_certainty of_numbers = FERRO_SIM_KNOWN;
+  ferro_sim_certainty of_others = FERRO_SIM_KNOWN;
+  ferro_sim_certainty infinities = FERRO_SIM_KNOWN;
+  bool positive = true;
+  bool any_certain = false;
+  bool possible = true;
+  std::size_t inputs = 0;
+  const auto add = [&](const at::Tensor& input, std::size_t place, std::size_t in_list,
+                       bool overwritten) {
+    if (overwritten || !possible) {
+      return;
+    }
+    facts.input_elements += input.numel();
+    if (!input.is_cuda()) {
+      return;
+    }
+    possible =
+        input.device().index() == device_ && ++inputs <= kMaxIdentified && tensor.describe(input);
+    if (!possible) {
+      return;
+    }
+    const auto [origins, of_all] = tensor.origins();
+    const bool is_unknown = of_all.least == FERRO_SIM_UNKNOWN;
+    possible =
+        origins.size() == 1 && of_all.least == of_all.most &&
+        (!is_unknown || (origins[0].origin.of_masks == 0 && origins[0].origin.has_lows == 0));
+    if (!possible) {
+      return;
+    }
+    add_input(identity, place, in_list, tensor, origins);
+    if (is_number(tensor)) {
+      of_numbers = std::min(of_numbers, of_all.least);
+      infinities = std::min(infinities, origins[0].origin.infinities);
+      possible = origins[0].origin.has_lows == 0;
+      positive = positive && (!is_unknown || (tensor.is_plain() && origins[0].origin.is_positive));
+    } else {
+      of_others = std::min(of_others, of_all.least);
+    }
+    any_certain = any_certain || (!is_unknown && (is_number(tensor) || traits_.multiplies));
+    possible = possible && (is_unknown || !traits_.moves);
+  };
+  for_each_argument(kept_, add);
+  if (!possible || of_numbers != FERRO_SIM_UNKNOWN || facts.input_elements <= kMaxUnknownNumbers) {
+    return false;
+  }
+  facts.certainty = FERRO_SIM_UNKNOWN;
+  facts.identity = identity.value();
+  if (traits_.passes_numbers) {
+    facts.extremes = extremes_of(op_.schema(), kept_);
+  }
+  facts.find_origin(traits_, of_others, infinities, /*lows=*/false, positive, any_certain);
+  if (facts.origin.has_lows != 0) {
+    return false;
+  }
+  for_each_result(results, [&](const at::Tensor& result, bool of_argument, std::size_t place,
+                               std::size_t in_list, bool keeps) {
+    if (tensor.describe(result)) {
+      tensor.forget(keeps, facts.origin_of(/*seed=*/0, of_argument, place, in_list));
+    }
+  });
+  return true;
 }
 
 bool Evaluation::take_late() {

@@ -64,13 +64,28 @@ class Evaluation {
   struct Job;
 
  private:
+  // Makes the results unknown if the inputs are wholly unknown numbers and nothing else follows from
+  // them. Without a job, because most operators of a large model are so. False, without an effect: the
+  // general way gives the results, or the stream has a queue.
+  bool ends_unknown(Arguments results);
+  bool give_unknown(Arguments results) const;  // with the machine locked
+  // Before the GPU's operator, or after it.
+  void prepare(Arguments arguments, Lifetime lifetime);
+  // Of the call, without its inputs on the GPU.
+  std::uint64_t identity_of(Arguments arguments) const;
+  // Calls `visit(tensor, place, in_list, overwritten)`.
+  template <typename Visit>
+  void for_each_argument(Arguments arguments, const Visit& visit) const;
+  // Calls `visit(tensor, of_argument, place, in_list, keeps)`.
+  template <typename Visit>
+  void for_each_result(Arguments results, const Visit& visit) const;
   void make_job();
   // For what follows the GPU's operator.
   void keep(Arguments arguments, Lifetime lifetime);
   static bool is_moved_by_driver(Arguments arguments);
   // By a kernel, given that the driver does not move it.
   bool copies_between_cards(Arguments arguments) const;
-  void find_operands(Arguments arguments);
+  void find_operands(Arguments arguments, bool between_cards);
   // Whether the results get values, given whether the inputs are known.
   void choose();
   // For values of the results.
@@ -90,6 +105,7 @@ class Evaluation {
   int device_ = -1;
   void* stream_ = nullptr;
   bool nothing_to_do_ = false;
+  bool is_postponed_ = false;  // until the GPU's operator has run
   bool answering_ = false;
   bool takes_ = false;       // the job takes inputs in its first turn
   bool takes_late_ = false;  // after the GPU's operator

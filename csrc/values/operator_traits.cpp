@@ -371,6 +371,10 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
   traits.positions = positions_of(base, schema);
   traits.may_keep_infinities = (traits.works_by_element || traits.moves || traits.positions) &&
                                !traits.gives_finite && !traits.gives_positive;
+  traits.passes_unknown = traits.leaves_inputs && !traits.by_element && !traits.tests &&
+                          !traits.compares && !traits.tests_truth && !traits.tests_equality &&
+                          !traits.tests_nan && !traits.assumes_true && !traits.zeroes_unknown &&
+                          !traits.positions && traits.statistics.empty();
   return traits;
 }
 

@@ -137,6 +137,9 @@ struct OperatorTraits {
   }
   // It multiplies its inputs.
   bool multiplies = false;
+  // Its results are unknown if one of its inputs are wholly unknown numbers; if it moves elements, if
+  // all are. Then nothing else follows from the inputs.
+  bool passes_unknown = false;
 };
 
 OperatorTraits traits_of(const c10::OperatorHandle& op);

@@ -60,6 +60,68 @@ def views_and_copies_agree():
     }
 
 
+def chosen_after():
+    """What is chosen from the results of operators on unknown numbers, and from a part of each."""
+    x, other = unknown()[:64], unknown()[64:128] * 3
+    known = torch.ones(64, ROWS, device="cuda")
+    half = torch.arange(ROWS, device="cuda") >= ROWS // 2
+    low = x.masked_fill(half, LOW)
+    weights = unknown()
+    copied = torch.empty(64, ROWS, dtype=torch.float16, device="cuda").copy_(x)
+    pieces = torch.empty_like(x)
+    pieces[:, : ROWS // 2] = x[:, : ROWS // 2]
+    pieces[:, ROWS // 2 :] = other[:, ROWS // 2 :]
+    results = {
+        "add": x + other,
+        "add a number": x + 2,
+        "sub": x - other,
+        "mul": x * other,
+        "mul by known": x * known,
+        "known by x": known * x,
+        "mul by a low number": x * LOW,
+        "of one": x * x,
+        "div": x / other,
+        "pow": x.pow(2),
+        "maximum": x.maximum(other),
+        "rsqrt": x.rsqrt(),
+        "exp": x.exp(),
+        "exp of low": low.exp(),
+        "relu": x.relu(),
+        "positive": x.exp() * known.relu(),
+        "zeroes": x.exp() * (known - 1),
+        "sigmoid": x.sigmoid(),
+        "silu": torch.nn.functional.silu(x),
+        "softmax": x.softmax(1),
+        "sum": x.view(64, 64, -1).sum(-1),
+        "mean": x.view(64, 64, -1).mean(-1),
+        "small": x[:2, :16].exp(),
+        "mm": x @ weights,
+        "mm of known": known @ weights,
+        "addmm": torch.addmm(x, other, weights),
+        "addmm without x": torch.addmm(x, other, weights, beta=0),
+        "cat": torch.cat([x, other], 1),
+        "cat with known": torch.cat([x, known], 1),
+        "where": torch.where(half, x, other),
+        "gather": x.gather(1, half.long().expand(64, -1)),
+        "transposed": x.t() + other.t(),
+        "strided": x[:, ::2] * other[:, 1::2],
+        "of low": low + other,
+        "of pieces": pieces * other,
+        "half": x.half(),
+        "copied": copied,
+        "conjugate": torch.view_as_complex(x.view(64, -1, 2)).conj().mul(2).real,
+    }
+    return {
+        name: [
+            result.argmax(1).tolist(),
+            result[:, 1:].argmin(1).tolist(),
+            result.isfinite().sum().item(),
+            result.sign().argmax(1).tolist(),
+        ]
+        for name, result in results.items()
+    }
+
+
 def other_numbers_differ():
     row, other = unknown(), unknown() * 2
     best = row.argmax(1)

@@ -35,6 +35,13 @@ def test_a_choice_is_a_function_of_the_numbers(
     assert [name for name, holds in results.items() if not holds] == []
 
 
+def test_a_queue_changes_no_choice(run_simulated: RunSimulated) -> None:
+    at_once = found(run_simulated, "chosen_after")
+    assert len(at_once["found"]) > 30
+    for mode in MODES.keys() - {"eager"}:
+        assert found(run_simulated, "chosen_after", mode) == at_once, mode
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_a_recomputation_makes_the_same_choices(run_simulated: RunSimulated, mode: str) -> None:
     assert found(run_simulated, "recomputed", mode) == {
