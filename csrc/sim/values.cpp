@@ -75,7 +75,7 @@ class Segments {
   auto end() const { return reused.end(); }
 
  private:
-  // Never destroyed: threads may outlive the library's statics.
+  // Never destroyed, as all lists here: threads may outlive the library's statics.
   static inline std::vector<ferro::sim::Segment>& reused = *new std::vector<ferro::sim::Segment>;
   bool mapped_ = false;
 };
@@ -131,7 +131,7 @@ FERRO_SIM_CONTROL int64_t ferro_sim_take_pieces(uint64_t address, size_t bytes,
   if (!segments.mapped()) {
     return -1;
   }
-  static std::vector<ferro_sim_piece> found;
+  static auto& found = *new std::vector<ferro_sim_piece>;
   found.clear();
   for (const auto& segment : segments) {
     if (segment.memory->take_pieces(segment.offset, segment.bytes, found, most) < segment.bytes) {
@@ -219,7 +219,7 @@ FERRO_SIM_CONTROL int64_t ferro_sim_origins(uint64_t address, size_t bytes,
       only->memory->visit_only_origin(only->offset, bytes, add_only)) {
     return 1;
   }
-  static std::vector<ferro_sim_origin_piece> found;
+  static auto& found = *new std::vector<ferro_sim_origin_piece>;
   found.clear();
   *certainties = {FERRO_SIM_KNOWN, FERRO_SIM_UNKNOWN};
   for (const auto& segment : segments) {

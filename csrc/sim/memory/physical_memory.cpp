@@ -400,8 +400,8 @@ ferro_sim_certainties PhysicalMemory::list_origins(std::size_t offset, std::size
     std::optional<ferro_sim_origin> origin;
     std::size_t skipped;
   };
-  // Copied first, because plain bytes get origins meanwhile.
-  static std::vector<Part> parts;
+  // Copied first, because plain bytes get origins meanwhile. Never destroyed: threads may outlive it.
+  static auto& parts = *new std::vector<Part>;
   parts.clear();
   done = offset;
   const auto add_plain = [&](std::size_t end) {
