@@ -49,11 +49,11 @@ from ferro_alloc.fit._stopping import (
     INTERRUPTED,
     STATUS,
     TERMINATED,
-    TIME_LIMIT,
     Stopped,
     Stopping,
     received,
 )
+from ferro_alloc.fit._together import TOGETHER
 from ferro_alloc.sim import _missing, _sources
 from ferro_alloc.sim.cards import CARDS, LIBRARIES, SIZE_FORMS, Card, find_card, parse_memory
 
@@ -228,6 +228,7 @@ def main(argv: list[str]) -> int:
             return _say(answer, answer_of(parsed.what_if, answer), parsed.json)
         # The program may change the directory and the environment.
         again = child.keep_surroundings()
+        TOGETHER.join()
         sim.activate(
             gpu=card.key,
             count=parsed.count,
@@ -266,7 +267,9 @@ def main(argv: list[str]) -> int:
             lines.append(f"  {write_page(parsed.report, views_of(recording), title, notes)}")
         if parsed.views is not None:
             save_views(parsed.views, recording, result["allocator"])
-        return _say(result, lines, parsed.json)
+        status = _say(result, lines, parsed.json)
+        _ranks.leave_with(result)
+        return status
 
     for_report = parsed.report is not None or parsed.views is not None
     try:
@@ -399,8 +402,8 @@ class Measurement:
         for_report: bool,
         time_limit: float | None,
     ) -> int:
-        """Returns what `conclude` returns for the result. If the program does not end at its time
-        limit, `conclude` runs in another thread and the process ends."""
+        """Returns what `conclude` returns for the result. If the program does not end when it is
+        stopped, `conclude` runs in another thread and the process ends."""
         if self._allocator is not None:
             _allocators.choose(self._allocator)
         recording = Recording(for_report)
@@ -408,13 +411,16 @@ class Measurement:
         began = time.monotonic()
 
         def give_up() -> None:
-            outcome = Outcome(STATUS[TIME_LIMIT], stopped=TIME_LIMIT)
+            reason = stopping.reason
+            outcome = Outcome(STATUS[reason], stopped=reason, place=_place_of_main())
             recording.finish()
             status = conclude(self._result(recording, outcome, began), recording)
             sys.stdout.flush()
+            TOGETHER.leave()
             os._exit(status)
 
-        with Progress(f"simulating {self._card.name}"), Stopping(time_limit, give_up) as stopping:
+        stopping = Stopping(time_limit, give_up, is_rank=_ranks.count() > 1)
+        with Progress(f"simulating {self._card.name}"), stopping:
             outcome, held = _run(self._program.run, stopping)
             _ranks.keep_to_report()
         # The program's objects are examined once more before they are deleted.
@@ -482,6 +488,14 @@ def _place_of(error: BaseException) -> str:
         if _sources.is_of_program(file):
             place = f"{Path(file).name}:{line}"
     return place
+
+
+def _place_of_main() -> str:
+    """The program's innermost line that the main thread is in; or empty."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and not _sources.is_of_program(frame.f_code.co_filename):
+        frame = frame.f_back
+    return "" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
 
 def _others(result: Result) -> list[str]:

@@ -15,8 +15,22 @@ from pathlib import Path
 
 from ferro_alloc._errors import FerroError
 from ferro_alloc.fit._range import ExtraRun
-from ferro_alloc.fit._result import RAN_OUT, Result
+from ferro_alloc.fit._result import (
+    DOES_NOT_FIT,
+    ENDED_BY_UNKNOWN,
+    FITS_AS_FAR_AS_KNOWN,
+    RAN_OUT,
+    Result,
+)
+from ferro_alloc.fit._stopping import TIME_LIMIT
+from ferro_alloc.fit._together import TOGETHER
 
+VERDICTS = {
+    DOES_NOT_FIT: "does not fit",
+    FITS_AS_FAR_AS_KNOWN: "fits as far as known",
+    ENDED_BY_UNKNOWN: "ended by an uncomputed value",
+}
+"""The exit statuses that say more of the memory than of the program."""
 PLACE = "{rank}"
 """In the name of a file: becomes the number of the rank."""
 
@@ -46,6 +60,29 @@ def keep_to_report() -> None:
     thread."""
     if count() > 1 and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def leave_with(result: Result) -> None:
+    """Call it after the report: this rank exits when the others have reported, if its status is
+    that of a verdict, or if it failed after another one. Torchrun would end them."""
+    is_verdict = result["exit_status"] in VERDICTS or result["partial"] == TIME_LIMIT
+    TOGETHER.leave_with(
+        result["exit_status"],
+        result["program_status"],
+        waits=is_verdict or bool(result["ended_ranks"]),
+        seconds=result["seconds"],
+    )
+
+
+def after_others(result: Result) -> str:
+    """Behind how this rank ended: which ranks had ended before."""
+    said = []
+    for other in result["ended_ranks"]:
+        status = other["status"]
+        meaning = f" ({VERDICTS[status]})" if status in VERDICTS else ""
+        how = "without a report" if status < 0 else f"with status {status}{meaning}"
+        said.append(f"rank {other['rank']} had ended {how}")
+    return f" after {' and '.join(said)}" if said else ""
 
 
 def lines_of(result: Result, extra_runs: Sequence[ExtraRun]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ferro_alloc import _variable
 from ferro_alloc._status import size_text
 from ferro_alloc._tables import table
-from ferro_alloc.fit import _certainty, _range, _refused, _workspaces
+from ferro_alloc.fit import _certainty, _range, _ranks, _refused, _workspaces
 from ferro_alloc.fit._lost import ending
 from ferro_alloc.fit._result import FITTING, RAN_OUT, TIGHT, Result
 from ferro_alloc.fit._shortage import is_limited, short_by
@@ -98,17 +98,19 @@ def _end(result: Result) -> str:
     """How a program ended that neither fitted nor ran out of memory."""
     if result["partial"] == TIME_LIMIT:
         return f"the time limit ended it after {result['seconds']:.0f} s, so this report is partial"
+    after = _ranks.after_others(result)
     if result["partial"]:
-        return f"it was {result['partial']}, so this report is partial"
+        at = f" at {result['ended_at']}" if after and result["ended_at"] else ""
+        return f"it was {result['partial']}{at}{after}, so this report is partial"
     if result["ended_by"]:
         return end_by_value(result)
     name = result["error"].partition(":")[0]
     if name in ("", "SystemExit"):
-        return f"it ended with status {result['program_status']}"
+        return f"it ended with status {result['program_status']}{after}"
     # The error's text stands above, in the traceback.
     at = f" at {result['ended_at']}" if result["ended_at"] else ""
     more = "; --count gives it more cards" if NO_DEVICE in result["error"] else ""
-    return f"it ended with status {result['program_status']} ({name}{at}){more}"
+    return f"it ended with status {result['program_status']} ({name}{at}){after}{more}"
 
 
 def end_by_value(result: Result) -> str:

@@ -11,6 +11,7 @@ from ferro_alloc import sim
 from ferro_alloc.fit import _certainty, _refused
 from ferro_alloc.fit._recording import PEAKS, Recording, Sum
 from ferro_alloc.fit._stopping import STATUS
+from ferro_alloc.fit._together import TOGETHER
 from ferro_alloc.sim import _control
 from ferro_alloc.sim.cards import LIBRARIES, Card
 
@@ -76,6 +77,7 @@ def result_of(
         "exit_status": outcome.status,
         "program_status": outcome.status,
         "partial": outcome.stopped,
+        "ended_ranks": TOGETHER.ended() if outcome.status else [],
         "ended_by": "",
         "error": "" if error is None else _one_line(error),
         "ended_at": outcome.place,

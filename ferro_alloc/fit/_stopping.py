@@ -11,7 +11,9 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 
 GRACE_S = 5.0
-"""How long a program may take to end after its time limit, in seconds."""
+"""How long a program may take to end after its time limit, and to notice SIGTERM, in seconds."""
+RANK_GRACE_S = 20.0
+"""How long a rank of torchrun may take to end after SIGTERM: after 30 s torchrun kills it."""
 AGAIN_S = 0.05
 """How long after a lost `Stopped` it is raised again, in seconds."""
 TIME_LIMIT, INTERRUPTED, TERMINATED = "time limit", "interrupted", "terminated"
@@ -43,27 +45,36 @@ class Stopping:
     or SIGALRM itself. Python drops an exception that is raised in a callback, such as `__del__`,
     and imports of extensions and a bare `except` swallow it; `Stopped` is then raised again. If the
     program does not end within `GRACE_S` after its time limit, `last_resort` is called in another
-    thread. Ctrl-C raises `KeyboardInterrupt`, as in any program. After a program that was ended,
+    thread; likewise after SIGTERM, if the main thread waits outside of Python and cannot notice it,
+    as a rank does for another one, or if a rank goes on for `RANK_GRACE_S`. Ctrl-C raises
+    `KeyboardInterrupt`, as in any program. After a program that was ended,
     further signals are ignored, so that a report can be written.
     """
 
     def __init__(
-        self, seconds: float | None = None, last_resort: Callable[[], object] = lambda: None
+        self,
+        seconds: float | None = None,
+        last_resort: Callable[[], object] | None = None,
+        is_rank: bool = False,
     ) -> None:
         self.reason = ""
         """Why the program was ended: one of `STATUS`, or empty."""
         self._seconds = seconds
         self._last_resort = last_resort
+        self._is_rank = is_rank
         self._ended = threading.Event()
         self._armed: list[signal.Signals] = []
         self._number = 0  # of the last signal; a thread watches from the first one on
         self._reports_dropped = sys.unraisablehook
         self._before_fork = threading.local()
+        self._pipe: tuple[int, int] | None = None
         self._timer = threading.Thread(target=self._wait, name="ferro-time-limit", daemon=True)
 
     def __enter__(self) -> Stopping:
         if threading.current_thread() is threading.main_thread():
             self._arm(signal.SIGTERM)
+            if self._last_resort is not None and signal.SIGTERM in self._armed:
+                self._watch()
             if self._seconds is not None:
                 self._arm(signal.SIGALRM)
             os.register_at_fork(
@@ -82,6 +93,7 @@ class Stopping:
         trace: TracebackType | None,
     ) -> None:
         self.end()
+        self._stop_watching()
         if sys.unraisablehook == self._on_dropped:
             sys.unraisablehook = self._reports_dropped
         if self.reason:
@@ -101,6 +113,45 @@ class Stopping:
         if signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, self._handle)
             self._armed.append(number)
+
+    def _watch(self) -> None:
+        """Python writes the numbers of signals to a pipe, also while the main thread waits outside
+        of Python. A program that sets another descriptor for them goes without."""
+        ours = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        earlier = signal.set_wakeup_fd(ours[1], warn_on_full_buffer=False)
+        if earlier >= 0:
+            signal.set_wakeup_fd(earlier)
+            for end in ours:
+                os.close(end)
+            return
+        self._pipe = ours
+        os.set_blocking(ours[0], True)
+        threading.Thread(target=self._wait_for_signal, name="ferro-signals", daemon=True).start()
+
+    def _wait_for_signal(self) -> None:
+        assert self._pipe is not None
+        while number := os.read(self._pipe[0], 1):
+            if self._ended.is_set():
+                return
+            if number[0] == signal.SIGTERM and signal.getsignal(signal.SIGTERM) == self._handle:
+                break
+        else:
+            return
+        is_unnoticed = not self._ended.wait(GRACE_S) and not self._number
+        if is_unnoticed or (self._is_rank and not self._ended.wait(RANK_GRACE_S - GRACE_S)):
+            self.reason = self.reason or TERMINATED
+            self._resort()
+
+    def _stop_watching(self) -> None:
+        if self._pipe is None or threading.current_thread() is not threading.main_thread():
+            return
+        earlier = signal.set_wakeup_fd(-1)
+        if earlier not in (-1, self._pipe[1]):
+            signal.set_wakeup_fd(earlier)
+
+    def _resort(self) -> None:
+        if self._last_resort is not None:
+            self._last_resort()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if not self._ended.is_set():
@@ -132,6 +183,8 @@ class Stopping:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._before_fork.mask)
 
     def _leave(self) -> None:
+        # Its signals are not those of this process.
+        self._stop_watching()
         self._disarm()
         self._unblock()
 
@@ -148,7 +201,7 @@ class Stopping:
         if signal.SIGALRM in self._armed and main is not None:
             signal.pthread_kill(main, signal.SIGALRM)
         if not self._ended.wait(GRACE_S):
-            self._last_resort()
+            self._resort()
 
 
 def _handles_stopped(thread: int) -> bool:

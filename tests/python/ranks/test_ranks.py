@@ -112,13 +112,17 @@ def test_ranks_may_share_a_process(run_simulated: RunSimulated) -> None:
 
 
 def run_torchrun(
-    run_program: RunProgram, script: Path, *options: str, check: bool = True
+    run_program: RunProgram,
+    script: Path,
+    *arguments: str,
+    options: tuple[str, ...] = (),
+    check: bool = True,
 ) -> Completed:
     torchrun = (
         "import runpy, sys\nsys.argv[0] = 'torchrun'\n"
         "runpy.run_module('torch.distributed.run', run_name='__main__', alter_sys=True)\n"
     )
-    simulate = ("-m", "ferro_alloc", "simulate", "--count", "2", *options, str(script))
+    simulate = ("-m", "ferro_alloc", "simulate", "--count", "2", *options, str(script), *arguments)
     words = ("--standalone", "--nproc-per-node", "2", *simulate)
     return run_program(torchrun, *words, env={"OMP_NUM_THREADS": "1"}, check=check)
 
@@ -127,7 +131,7 @@ def test_torchrun_simulates_each_rank(run_program: RunProgram, tmp_path: Path) -
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
     result, page = tmp_path / "result-{rank}.json", tmp_path / "page-{rank}.html"
-    done = run_torchrun(run_program, script, "--json", str(result), "--report", str(page))
+    done = run_torchrun(run_program, script, options=("--json", str(result), "--report", str(page)))
     gradients = [Path(f"{script}.{rank}").read_text() for rank in range(2)]
     assert gradients == ["[2.0, 2.0, 2.0, 2.0]"] * 2
     # Each rank has a context, the libraries, and one GiB.
@@ -187,6 +191,76 @@ def test_a_rank_reports_also_if_torchrun_ends_it_meanwhile(tmp_path: Path) -> No
     assert json.loads(os.read(reader, 1 << 16))["verdict"] == "fits"
     os.close(reader)
     process.stderr.close()
+
+
+ENDS = """\
+import os, sys, time, torch
+import torch.distributed as dist
+first, then = sys.argv[1:]
+rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl")
+x = torch.ones(1024, device="cuda")
+dist.all_reduce(x)
+if rank == 0:
+    if first == "unsure":
+        torch.empty(int((torch.randn(2048, 2048, device="cuda") @ x.new_ones(2048, 2)).sum()) + 4)
+    elif first == "stop":
+        sys.exit(3)
+    else:
+        try:
+            torch.empty(100 << 30, device="cuda")
+        except torch.OutOfMemoryError:
+            if first == "raise":
+                raise
+elif then == "work":
+    time.sleep(3)
+    most = torch.ones(1 << 28, device="cuda")
+else:
+    dist.all_reduce(x)
+"""
+
+
+def ends_of(run_program: RunProgram, tmp_path: Path, *words: str) -> tuple[Completed, Found]:
+    script, found = tmp_path / "train.py", tmp_path / "result-{rank}.json"
+    script.write_text(ENDS)
+    done = run_torchrun(run_program, script, *words, options=("--json", str(found)), check=False)
+    assert done.returncode == 1
+    files = [tmp_path / f"result-{rank}.json" for rank in range(2)]
+    return done, [json.loads(file.read_text()) for file in files]
+
+
+@pytest.mark.parametrize(
+    ("first", "status"), [("unsure", 13), ("raise", 12), pytest.param("catch", 12)]
+)
+def test_a_rank_that_works_longer_than_another_one_has_its_whole_report(
+    first: str, status: int, run_program: RunProgram, tmp_path: Path
+) -> None:
+    """Torchrun would end it when the other one exits."""
+    done, (one, two) = ends_of(run_program, tmp_path, first, "work")
+    assert one["exit_status"] == status
+    assert (two["verdict"], two["partial"]) == ("fits", ""), done.stderr
+    assert two["devices"][1]["peak_allocated_bytes"] >= 1 << 30
+    assert f"exitcode  : {status} " in done.stderr
+
+
+def test_a_rank_that_waited_for_one_that_failed_says_so(
+    run_program: RunProgram, tmp_path: Path
+) -> None:
+    done, (one, two) = ends_of(run_program, tmp_path, "raise", "wait")
+    assert (one["exit_status"], one["ended_ranks"]) == (12, [])
+    assert two["ended_ranks"] == [{"rank": 0, "status": 12}]
+    said = "(DistBackendError at train.py:24) after rank 0 had ended with status 12 (does not fit)"
+    assert said in done.stderr, done.stderr
+
+
+def test_a_failure_of_the_program_ends_the_ranks_at_once(
+    run_program: RunProgram, tmp_path: Path
+) -> None:
+    done, (_, two) = ends_of(run_program, tmp_path, "stop", "work")
+    assert (two["partial"], two["exit_status"]) == ("terminated", 143)
+    said = "it was terminated at train.py:21 after rank 0 had ended with status 3, so this report"
+    assert said in done.stderr, done.stderr
 
 
 MASKED = """\

@@ -240,6 +240,29 @@ def test_sigterm_ends_a_program_that_swallows_it_once_and_lets_it_clean_up(
     assert done.stdout == printed
 
 
+BLOCKS = """\
+import os, signal, threading, torch
+import torch.distributed as dist
+from datetime import timedelta
+kept = torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
+store = dist.TCPStore("127.0.0.1", 0, is_master=True)
+threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+store.wait(["never"], timedelta(seconds=60))
+"""
+
+
+@pytest.mark.parametrize("forks", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_sigterm_ends_a_program_that_waits_outside_of_python(
+    simulate: Simulate, forks: bool
+) -> None:
+    """A rank of torchrun waits so for another one. Torchrun kills it after 30 s."""
+    fork = "if os.fork() == 0: os.kill(os.getpid(), signal.SIGTERM)\nos.wait()\n" if forks else ""
+    done, result = simulate(BLOCKS.replace("store =", f"{fork}store ="))
+    assert (done.returncode, result["partial"]) == (143, "terminated"), done.stderr
+    assert result["ended_at"] == f"train.py:{7 + 2 * forks}"
+    assert result["devices"][0]["peak_allocated_bytes"] == 1 << 20
+
+
 LOSES = """\
 import time, torch
 class Loses:
