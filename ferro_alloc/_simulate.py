@@ -20,7 +20,7 @@ from ferro_alloc import sim
 from ferro_alloc._errors import FerroError, check_file
 from ferro_alloc._program import Program
 from ferro_alloc._status import size_text
-from ferro_alloc.fit import _allocators, _certainty, _ranks
+from ferro_alloc.fit import _allocators, _certainty, _misplaced, _ranks
 from ferro_alloc.fit._page import load_views, save_views, views_of, write_page
 from ferro_alloc.fit._progress import Progress
 from ferro_alloc.fit._range import EXTRA_RUNS, add_range
@@ -170,7 +170,7 @@ def main(argv: list[str]) -> int:
     if not words:
         arguments.error("no program was given: name a script, or -m and a module")
     program = Program(words[0], is_module=parsed.module, arguments=words[1:])
-    if behind := _behind(words[1:]):
+    if behind := _misplaced.noticed(program):
         print(
             f"ferro_alloc: {behind} stands behind the program, so the program gets it; options of "
             "simulate stand in front of the program",
@@ -260,6 +260,7 @@ def main(argv: list[str]) -> int:
                     add_range(again.run, result, parsed.time_limit, say, extra)
             of_ranks = _ranks.lines_of(result, extra)
         lines = [*lines_of(result), *of_ranks, *_others(result)]
+        lines += _misplaced.lines_of(result["misplaced"])
         if parsed.report is not None:
             where = f"{program.name} on a simulated {card.name}, {result['allocator']}"
             title = f"{where}: {verdict(result)}"
@@ -332,29 +333,6 @@ def _has_module(name: str) -> bool:
         return True
 
 
-def _behind(words: list[str]) -> str:
-    """The first word of the program's that was probably meant as an option of this command: its
-    name and value fit. Programs often have `--gpu 0` and `--memory` of their own."""
-    for word, after in zip(words, [*words[1:], ""], strict=False):
-        name, equals, value = word.partition("=")
-        value = value if equals else after
-        if name in ("--what-if", "--no-values", "--no-backing"):
-            return name
-        if name == "--allocator" and value in _allocators.ALLOCATORS:
-            return f"{name} {value}"
-        if name == "--gpu" and _is_card(value):
-            return f"{name} {value}"
-    return ""
-
-
-def _is_card(name: str) -> bool:
-    try:
-        find_card(name)
-    except FerroError:
-        return False
-    return True
-
-
 def _options(parsed: argparse.Namespace) -> list[str]:
     """The options of a child that runs the same program once."""
     options = [f"--gpu={parsed.gpu}", f"--count={parsed.count}", f"--mode={parsed.mode}"]
@@ -391,6 +369,8 @@ class Measurement:
         self, program: Program, card: Card, own_memory: bool, allocator: str | None, rows: str
     ) -> None:
         self._program = program
+        # The program may change the directory.
+        self._text = _misplaced.text_of(program)
         self._card = card
         self._own_memory = own_memory
         self._allocator = allocator
@@ -434,9 +414,12 @@ class Measurement:
         if torch is not None and torch.cuda.is_initialized():
             name = _allocators.in_force(torch)
         seconds = time.monotonic() - began
-        return result_of(
+        result = result_of(
             *(recording, self._card, self._own_memory, name, outcome, self._rows, seconds)
         )
+        status = outcome.status if isinstance(outcome.error, SystemExit) else 0
+        result["misplaced"] = _misplaced.misplaced(self._program, self._text, status)
+        return result
 
 
 def _run(run: Callable[[], object], stopping: Stopping) -> tuple[Outcome, object]:

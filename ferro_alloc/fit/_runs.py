@@ -17,7 +17,7 @@ from typing import NoReturn
 from ferro_alloc._errors import FerroError
 from ferro_alloc._status import size_text
 from ferro_alloc._tables import table
-from ferro_alloc.fit import _certainty, _refused, _workspaces
+from ferro_alloc.fit import _certainty, _misplaced, _refused, _workspaces
 from ferro_alloc.fit._allocators import ALLOCATORS
 from ferro_alloc.fit._lost import LostError, ending
 from ferro_alloc.fit._range import EXTRA_RUNS
@@ -328,6 +328,7 @@ def comparison(result: Result) -> list[str]:
     for text, names in ends.items():
         lines += [f"  its last lines under {', '.join(names)}:", *text] if text else []
     lines += _not_simulated(runs)
+    lines += _misplaced.lines_of(runs[0].get("misplaced", []))
     return lines if lines[-1] else lines[:-1]
 
 
@@ -649,6 +650,7 @@ def answer_of(question: Question, answer: Result) -> list[str]:
         rows.append((*row, *([_with_rows(each, each["all_rows"])] if has_more else [])))
     head = f"{card['name']}, {memory_text(card)}, allocator {tries[0]['allocator']}"
     said, more = _answer(question, answer)
+    more += _misplaced.lines_of(tries[0].get("misplaced", []))
     return ["", f"simulated {head}", f"  {said}", "", *table(rows), *more]
 
 

@@ -89,6 +89,70 @@ def test_an_option_behind_the_program_is_noticed(
     assert (said in done.stderr) if named else ("behind the program" not in done.stderr)
 
 
+PARSES = """\
+import argparse, torch
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch", type=int, default=1)
+parser.parse_args()
+x = torch.ones(9, device="cuda")
+"""
+IGNORES = "import torch\nx = torch.ones(9, device='cuda')\n"
+LOOKS = f"import os, sys\nos.chdir('/')\nprint(sys.argv[1:])\n{IGNORES}"
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "named"),
+    [
+        (PARSES, ("--batch", "2", "--compare"), ("--compare",)),
+        (PARSES, ("--seed", "1", "--json=x.json"), ("--seed 1", "--json x.json")),
+        (PARSES, ("--time-limit", "9", "--verbose"), ("--time-limit 9",)),
+        (PARSES, ("--batch", "2"), ()),
+        (PARSES, ("--batch",), ()),
+        (PARSES.replace("--batch", "--report"), ("--report", "x.html"), ()),
+        (PARSES.replace("--batch", "--no-values"), ("--no-values=3",), ()),
+        (PARSES.replace("parse_args", "parse_known_args"), ("--memory", "9g"), ("--memory 9g",)),
+        (IGNORES, ("--compare", "--report", "x.html"), ("--compare", "--report x.html")),
+        (f"# to compare\n{IGNORES}", ("--compare",), ("--compare",)),
+        (IGNORES, ("--seed", "1", "--gpu", "0", "--report", "text"), ()),
+        (LOOKS, ("--rows", "all"), ("--rows all",)),
+        (f"from options import *\n{IGNORES}", ("--rows", "all"), ()),
+    ],
+)
+def test_the_report_names_options_that_the_program_refused_or_ignored(
+    simulate: Simulate,
+    tmp_path: Path,
+    program: str,
+    words: tuple[str, ...],
+    named: tuple[str, ...],
+) -> None:
+    (tmp_path / "options.py").write_text("import sys\nrows = '--rows' in sys.argv\n")
+    done, result = simulate(program, arguments=words)
+    assert tuple(result["misplaced"]) == named, done.stderr
+    said = f"  {', '.join(named)} stand{'s' if len(named) == 1 else ''} behind the program, which "
+    assert (said in done.stderr) if named else ("behind the program" not in done.stderr)
+
+
+def test_a_program_may_have_an_option_of_the_same_name_and_value(simulate: Simulate) -> None:
+    program = PARSES.replace('"--batch", type=int, default=1', '"--gpu"')
+    done, result = simulate(program, arguments=("--gpu", "h100"))
+    assert "behind the program" not in done.stderr
+    assert result["misplaced"] == []
+
+
+@pytest.mark.parametrize("options", [("--compare",), ("--what-if", "batch")])
+def test_tables_name_options_that_the_program_ignored(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    options: tuple[str, ...],
+) -> None:
+    monkeypatch.setattr(_runs, "execute", fork_run)
+    (tmp_path / "train.py").write_text(IGNORES)
+    main(["simulate", *options, str(tmp_path / "train.py"), "batch=1", "--memory", "24g"])
+    said = capsys.readouterr().err
+    assert "  --memory 24g stands behind the program, which does not use it: options" in said
+
+
 def gib_of(result: Result, kind: str) -> float:
     return float(result["devices"][0]["kinds"].get(kind, 0)) / GIB
 
