@@ -1,6 +1,7 @@
 #include "values/evaluated_call.h"
 
 #include <string>
+#include <vector>
 
 namespace ferro::values {
 
@@ -26,7 +27,7 @@ void Reads::note(const InOperator& inside, const OperatorTraits& traits,
   // Copies of lists return nothing, and may have any type.
   const bool integers = results.empty() || !is_float(results.back());
   const bool harmless = integers && is_harmless();
-  const std::string where = harmless ? std::string() : reached(integers);
+  const auto where = harmless ? std::vector<std::string>() : reached(integers);
   const bool shown = harmless || (!integers && where.empty());
   const Learned of_draws = shown ? Learned::kDrawnFloat : Learned::kDrawn;
   const Learned of_numbers = shown                              ? Learned::kFloat

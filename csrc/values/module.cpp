@@ -62,13 +62,13 @@ PYBIND11_MODULE(_values, module) {
   module.attr("KNOWN") = static_cast<int>(FERRO_SIM_KNOWN);
   module.def("begin_probe", &ferro::values::begin_probe);
   module.def("end_probe", [] { return static_cast<int>(ferro::values::end_probe()); });
-  // `certainty` is a result of end_probe() and none of known values; `where` is as of reached().
+  // `certainty` is a result of end_probe() and none of known values; `where` is one of reached().
   module.def(
       "note_read",
       [](const std::string& operation, int certainty, const std::string& where) {
         using ferro::values::Learned;
         const bool drawn = certainty == FERRO_SIM_DRAWN;
-        ferro::values::note_read(operation, drawn ? Learned::kDrawn : Learned::kInteger, where);
+        ferro::values::note_read(operation, drawn ? Learned::kDrawn : Learned::kInteger, {where});
       },
       py::arg("operation"), py::arg("certainty"), py::arg("where"));
   module.def("failures", [] {

@@ -149,7 +149,7 @@ class Wrapper : public c10::OperatorKernel {
         FERRO_SIM_KNOWN) {
       codes.zero_();
       if (const std::string handler = handler_around(); !handler.empty()) {
-        note_read("aten::_linalg_check_errors", Learned::kInteger, handler, {}, true);
+        note_read("aten::_linalg_check_errors", Learned::kInteger, {handler}, {}, true);
       }
     }
   }

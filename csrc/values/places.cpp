@@ -23,6 +23,7 @@ namespace {
 
 constexpr std::size_t kMaxReported = 20;
 constexpr std::size_t kMaxKept = 1000;
+constexpr std::size_t kMaxReached = 20;  // of what the numbers of a place reach
 
 struct Notes {
   std::mutex mutex;
@@ -228,7 +229,7 @@ void set_library_folders(std::vector<std::string> folders, std::string standard)
   }
 }
 
-void note_read(const std::string& operation, Learned learned, const std::string& where,
+void note_read(const std::string& operation, Learned learned, const std::vector<std::string>& where,
                const std::string& rows_of_size, bool integers) {
   const bool of_draws = learned == Learned::kDrawn || learned == Learned::kDrawnFloat;
   if (probed) {
@@ -254,8 +255,11 @@ void note_read(const std::string& operation, Learned learned, const std::string&
     ++read.count;
     read.learned = std::max(read.learned, learned);
     read.last = n.read_count;
-    if (read.reached.empty()) {
-      read.reached = where;
+    for (const std::string& each : where) {
+      std::vector<std::string>& all = read.reached;
+      if (all.size() < kMaxReached && std::find(all.begin(), all.end(), each) == all.end()) {
+        all.push_back(each);
+      }
     }
     if (!rows.empty()) {
       read.rows = read.rows.empty() || read.rows == rows ? rows : "zeros";
@@ -314,7 +318,7 @@ bool is_harmless() {
   return frame && uses().is_harmless && uses().is_harmless(frame, false).cast<bool>();
 }
 
-std::string reached(bool integers) {
+std::vector<std::string> reached(bool integers) {
   if (as_text > 0 || probed || Py_IsInitialized() == 0) {
     return {};
   }
@@ -323,12 +327,14 @@ std::string reached(bool integers) {
   if (!frame && !integers && as_integers == 0) {
     frame = frame_of_torch();
   }
-  std::string found;
+  std::vector<std::string> found;
   if (frame && uses().reached) {
-    found = uses().reached(frame, integers).cast<std::string>();
+    found = uses().reached(frame, integers).cast<std::vector<std::string>>();
   }
-  const bool unknown = found.empty() && as_integers > 0 && !integers;
-  return unknown ? "a conversion to an integer or a condition in the same line" : found;
+  if (found.empty() && as_integers > 0 && !integers) {
+    found.emplace_back("a conversion to an integer or a condition in the same line");
+  }
+  return found;
 }
 
 void note_failure(const std::string& operation, const std::string& message, bool leaves) {

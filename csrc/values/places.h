@@ -7,6 +7,7 @@
 #include "sim/control.h"
 
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <cstdint>
 #include <string>
@@ -30,8 +31,8 @@ struct Read {
   std::string operation;
   std::uint64_t count = 0;
   Learned learned = Learned::kFloat;
-  std::uint64_t last = 0;  // the number of its last read, counted over all places from 1
-  std::string reached;     // where the program took a floating-point number, as of reached()
+  std::uint64_t last = 0;            // the number of its last read, counted over all places from 1
+  std::vector<std::string> reached;  // where the program took a number, as of reached()
   // Of sizes: "fewest" or "most", if all of them were as small or as large as they can be, and "zeros"
   // for others, which zeros gave. The same of integers and booleans that follow from masks, if all
   // were zeros or not. Else empty.
@@ -64,18 +65,19 @@ void leave_shown_to_report();
 
 // Records that an operator read uncomputed values for the program. Prints each place once to
 // stderr. A place has the most consequential of what was learned in it: the last enumerator. `where`
-// is the result of reached(); of a place the first that is not empty is kept. `rows` is as in `Read`;
+// is the result of reached(); a place keeps all that differ, up to a limit. `rows` is as in `Read`;
 // those of a place that differ make "zeros". `integers`: the operator gave no floating-point numbers.
-void note_read(const std::string& operation, Learned learned, const std::string& where = {},
-               const std::string& rows = {}, bool integers = false);
+void note_read(const std::string& operation, Learned learned,
+               const std::vector<std::string>& where = {}, const std::string& rows = {},
+               bool integers = false);
 // Between these calls (1 and -1) the thread turns the numbers that it reads into integers or branches.
 void use_as_integers(int change);
-// The condition, index or size that the number reaches which the program's innermost line reads now,
-// as in "the condition at train.py:8"; of a floating-point number also its conversion to an integer.
+// The conditions, indices and sizes that the number reaches which the program's innermost line reads
+// now, as in "the condition at train.py:8"; of a floating-point number also its conversion to an integer.
 // Empty if it is only shown. `integers`: integers or booleans are read. Asks the function of
 // set_uses() about a line that is not a library folder's, of a floating-point number also about one
 // of PyTorch's.
-std::string reached(bool integers);
+std::vector<std::string> reached(bool integers);
 // Where the program would go on if the operator that it calls now raised an error of a matrix, as in
 // "the handler at train.py:8". Empty if it would end.
 std::string handler_around();

@@ -36,6 +36,8 @@ OTHERWISE = (
 )
 OR_FITS = f"so it may have taken another way than on a card, where it may need less memory{_TO_DO}"
 """What is unsure of a program that fits, and of one that ran out of memory."""
+MOST_REACHED = 4
+"""How many places that a number reached are named."""
 AMOUNTS = {"fewest": "as few rows as possible", "most": "as many rows as possible"}
 """Of sizes that are not those of zeros, or are extremes of what there can be."""
 STRENGTH = ("size", "integer", "float", "drawn")
@@ -50,6 +52,7 @@ def uncomputed() -> list[Result]:
             "operator": read.operator,
             "learned": read.learned,
             "reached": read.reached,
+            "also_reached": list(read.also_reached),
             "count": read.count,
             "rows": read.rows,
             "drawn": read.drawn,
@@ -154,8 +157,13 @@ def _strongest(result: Result) -> list[Result]:
         if first["learned"] == read["learned"]:
             first["count"] += read["count"]
             first["rows"] = first["rows"] if first["rows"] in ("", read["rows"]) else "zeros"
-            first["reached"] = first["reached"] or read["reached"]
+            all_reached = dict.fromkeys([*_all_reached(first), *_all_reached(read)])
+            first["reached"], *first["also_reached"] = all_reached or [""]
     return list(found.values())
+
+
+def _all_reached(read: Result) -> list[str]:
+    return [each for each in (read["reached"], *read.get("also_reached", ())) if each]
 
 
 def _assumed(read: Result, rows: str) -> str:
@@ -170,4 +178,19 @@ def _assumed(read: Result, rows: str) -> str:
         masks = {"none": "false", "all": "true"}.get(rows if read["rows"] else "")
         of = f"masks that are {masks}" if masks else "zeros"
         what = f"a number or a boolean, computed from {of}"
-    return f"{what}; it reached {read['reached']}" if read["reached"] else what
+    return f"{what}; it reached {_enumerated(read)}" if read["reached"] else what
+
+
+def _order(reached: str) -> tuple[str, int]:
+    """By the file and the line, as in "the condition at train.py:8"."""
+    file, _, line = reached.rpartition(" ")[2].rpartition(":")
+    return (file, int(line) if line.isdigit() else 0)
+
+
+def _enumerated(read: Result) -> str:
+    """As in "the condition at train.py:8, the size at train.py:9 and 2 more"."""
+    *named, last = sorted(_all_reached(read), key=_order)
+    more = len(named) + 1 - MOST_REACHED
+    if more > 0:
+        named, last = [*named, last][:MOST_REACHED], f"{more} more"
+    return f"{', '.join(named)} and {last}" if named else last

@@ -66,6 +66,8 @@ class UncomputedRead:
     drawn: bool = False
     """Whether it follows from drawn choices, random numbers that are not a card's, and known values
     alone."""
+    also_reached: tuple[str, ...] = ()
+    """What else it reaches, as far as a short search tells, up to 19."""
 
     @property
     def decides(self) -> bool:
@@ -202,7 +204,21 @@ def uncomputed_reads() -> tuple[UncomputedRead, ...]:
     """In the order of their first occurrence; empty before torch is imported."""
     _driver()
     values = sys.modules.get("ferro_alloc.sim._values")
-    return () if values is None else tuple(UncomputedRead(*read) for read in values.reads())
+    return () if values is None else tuple(_read(*read) for read in values.reads())
+
+
+def _read(
+    place: str,
+    operator: str,
+    count: int,
+    learned: str,
+    last: int,
+    reached: list[str],
+    rows: str,
+    drawn: bool,
+) -> UncomputedRead:
+    first, *others = reached or [""]
+    return UncomputedRead(place, operator, count, learned, last, first, rows, drawn, tuple(others))
 
 
 def library_failures() -> tuple[LibraryFailure, ...]:

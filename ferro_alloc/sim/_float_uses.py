@@ -11,10 +11,19 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Iterator
+from contextlib import suppress
 from types import FrameType
 
-from ferro_alloc.sim._follow import TOO_LONG, DecidesError, Follow
-from ferro_alloc.sim._held import SHOWN, Given, Held, Outcome, Reached
+from ferro_alloc.sim._follow import (
+    MOST_REACHED,
+    TOO_LONG,
+    DecidesError,
+    EnoughError,
+    Follow,
+    Search,
+    may_find_all,
+)
+from ferro_alloc.sim._held import SHOWN, Given, Held, Outcome, Part, Reached
 from ferro_alloc.sim._sources import (
     Source,
     is_of_program,
@@ -59,6 +68,21 @@ def _found_use(frame: FrameType, reads: Reads) -> Outcome:
 def _use_at(source: Source, node: ast.AST | None, frame: FrameType, reads: Reads) -> Outcome:
     if node is None:
         return SHOWN
+    follow = _follow_from(source, node, frame, None)
+    try:
+        return follow.run(_parts(follow, node, reads)) or follow.choice or SHOWN
+    except DecidesError as error:
+        return error.reached
+    except RecursionError:  # too many functions to look at, so it may decide
+        return TOO_LONG
+
+
+def _parts(follow: Follow, node: ast.AST, reads: Reads) -> Iterator[Part]:
+    """Where the number is after the call, or what else it reaches there."""
+    yield from follow.read(node, reads) if isinstance(reads, Held) else follow.received(node, reads)
+
+
+def _follow_from(source: Source, node: ast.AST, frame: FrameType, search: Search | None) -> Follow:
     function = source.function(node)
     at = _around(frame)
     callers = [
@@ -69,16 +93,7 @@ def _use_at(source: Source, node: ast.AST | None, frame: FrameType, reads: Reads
     if not is_called:  # calls of its name are looked for, also in the files of these frames
         for each in callers:
             source_of(each.f_code.co_filename, each.f_globals)
-    follow = Follow(source, function if is_called else None, None)
-    try:
-        parts = (
-            follow.read(node, reads) if isinstance(reads, Held) else follow.received(node, reads)
-        )
-        return follow.run(parts) or follow.choice or SHOWN
-    except DecidesError as error:
-        return error.reached
-    except RecursionError:  # too many functions to look at, so it may decide
-        return TOO_LONG
+    return Follow(source, function if is_called else None, search)
 
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:
@@ -88,30 +103,66 @@ def _frames(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def reached(frame: FrameType, integers: bool = False) -> str:
-    """The branch or size that the number reaches which the innermost call of `frame` reads, as in
-    "the condition at train.py:8". Empty if there is none. Where it reads `integers`, their
-    conversion to integers is none.
+    """The first of `all_reached`; empty if there is none."""
+    return next(iter(all_reached(frame, integers)), "")
+
+
+def all_reached(frame: FrameType, integers: bool = False) -> list[str]:
+    """The branches and sizes that the number reaches which the innermost call of `frame` reads, as
+    in "the condition at train.py:8". Where it reads `integers`, their conversion to integers is
+    none. The first one decides; the search for further ones is short.
 
     Source that is odd or unknown is taken to show it. No failure reaches the program.
     """
-    try:
-        return _reached(frame, Held(integers=integers, whole=integers))
-    except Exception:
-        return ""
+    found: dict[str, None] = {}
+    with suppress(Exception):
+        for each in _all_reached(frame, Held(integers=integers, whole=integers)):
+            found[str(each)] = None
+    return list(found)[:MOST_REACHED]
 
 
-def _reached(frame: FrameType, reads: Reads) -> str:
+def _all_reached(frame: FrameType, reads: Reads) -> Iterator[Reached]:
     at: FrameType | None = frame
-    while at is not None:
+    found = 0
+    while at is not None and found < MOST_REACHED:
         use = _use_in(at, reads)
         if isinstance(use, Reached):
-            return str(use)
+            yield use
+            more, use = _more_in(at, reads)
+            yield from more
+            found += 1 + len(more)
         if not use:
-            return ""
+            return
         reads = use
         at = _around(at)
         at = at.f_back if at is not None else None
-    return ""
+
+
+_more: dict[tuple[str, int, int, Reads], tuple[list[Reached], Returned]] = {}
+
+
+def _more_in(frame: FrameType, reads: Reads) -> tuple[list[Reached], Returned]:
+    """All that is reached from a frame, and what its caller gets all the same."""
+    code = frame.f_code
+    key = (code.co_filename, number_of(code), frame.f_lasti, reads)
+    if key not in _more:
+        with search_lock:
+            if key not in _more:
+                _more[key] = _found_more(frame, reads) if may_find_all() else ([], SHOWN)
+    return _more[key]
+
+
+def _found_more(frame: FrameType, reads: Reads) -> tuple[list[Reached], Returned]:
+    source = source_of(frame.f_code.co_filename, frame.f_globals)
+    node = None if source is None else source.at(position_of(frame))
+    if source is None or node is None:
+        return [], SHOWN
+    search = Search(finds_all=True)
+    follow = _follow_from(source, node, frame, search)
+    given = SHOWN
+    with suppress(DecidesError, EnoughError, RecursionError):
+        given = follow.run(_parts(follow, node, reads))
+    return list(search.reached), given
 
 
 def _around(frame: FrameType) -> FrameType | None:

@@ -94,6 +94,10 @@ DISPLAYS = (ast.Set, ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 OF_TORCH = {"torch", "nn", "F"}
 """Modules whose functions may make sizes of integers."""
 COMPARES = ("__lt__", "__gt__", "__le__", "__ge__", "__eq__", "__ne__")
+MOST_REACHED = 20
+"""How much of what a number reaches is looked for."""
+MORE_PARTS = 10_000
+"""A search for all that a number reaches, which decides already, ends after so many."""
 MAX_PARTS = 1_000_000
 """A number that reaches more may decide. A search of so many takes some ten seconds."""
 EXACT_PARTS = 50_000
@@ -113,6 +117,10 @@ class DecidesError(Exception):
         self.reached = reached
 
 
+class EnoughError(Exception):
+    """A search for all that a number reaches has found enough, or took too long."""
+
+
 _uses_of_arguments: dict[tuple[ast.AST, str, Held], Outcome] = {}
 
 PartWithin = tuple[ast.AST | None, bool, Part]
@@ -124,6 +132,8 @@ class Earlier:
     def __init__(self) -> None:
         self.count = 0
         """Of parts, as often as one was looked at."""
+        self.more = 0
+        """The same of searches for all that a number reaches."""
         self.outcomes: dict[PartWithin, Outcome] = {}
         """Of parts, if what a function returns goes to its caller, and whether only that counts."""
         self.bindings: set[ast.AST] = set()
@@ -131,6 +141,16 @@ class Earlier:
 
 
 _earlier = Earlier()
+
+
+def is_long() -> bool:
+    """Have the searches so far taken long?"""
+    return _earlier.count >= EXACT_PARTS
+
+
+def may_find_all() -> bool:
+    """Have they, also those for all that a number reaches, not?"""
+    return not is_long() and _earlier.more < EXACT_PARTS
 
 
 class Loads(ast.AST):
@@ -189,7 +209,12 @@ def _is_field(of: Class | None, name: str) -> bool:
 class Search:
     """What the search of one read has looked at, in all files."""
 
-    def __init__(self) -> None:
+    def __init__(self, finds_all: bool = False) -> None:
+        self.finds_all = finds_all
+        """Does it go on after the first that the number reaches? Within the program's functions it
+        finds one for each argument."""
+        self.reached: dict[Reached, None] = {}
+        """All that it has found, if so."""
         self.elsewhere: set[Part] = set()
         self.origins: set[Part] = set()
         self.arguments: set[tuple[ast.AST, str, Held]] = set()
@@ -199,15 +224,25 @@ class Search:
         self.choice: Reached | None = None
         """The first conditional expression that integers decide."""
         self._parts = 0
-        self.is_long = _earlier.count >= EXACT_PARTS
+        self.is_long = is_long() and not finds_all
         """Does it count what earlier searches have found?"""
         self.outcomes: dict[PartWithin, Outcome] = {}
 
     def count_part(self) -> None:
         self._parts += 1
+        if self.finds_all:
+            _earlier.more += 1
+            if self._parts > MORE_PARTS:
+                raise EnoughError
+            return
         _earlier.count += 1
         if self._parts > MAX_PARTS:
             raise DecidesError(TOO_LONG)
+
+    def add_reached(self, reached: Reached) -> None:
+        self.reached[reached] = None
+        if len(self.reached) >= MOST_REACHED:
+            raise EnoughError
 
     def end(self) -> None:
         """Keeps what was found, which is complete now."""
@@ -237,7 +272,13 @@ class Follow:
     other functions return goes to all calls of their names.
     """
 
-    def __init__(self, source: Source, within: ast.AST | None, before: Follow | None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        within: ast.AST | None,
+        before: Follow | Search | None,
+        of_argument: bool = False,
+    ) -> None:
         self._source = source
         self._parents = source.parents
         self._within = within
@@ -248,11 +289,19 @@ class Follow:
         self._came_from: dict[Part, Part | None] = {}
         self._next: dict[Part, list[Part]] = {}
         self._gives: list[tuple[Part | None, Given]] = []
-        self._is_first = before is None
+        self._is_first = not isinstance(before, Follow)
         self._left: list[tuple[Part | None, ast.If, Held]] = []
         """Branches to look at when all that gets the number is known."""
-        self._search: Search = before._search if before else Search()
-        is_inner = before is not None and not source.is_of_program
+        self._search: Search
+        self._goes_on: bool
+        """Does it go on after what the number reaches?"""
+        if isinstance(before, Follow):
+            self._search = before._search
+            self._goes_on = before._goes_on and not of_argument
+        else:
+            self._search = before or Search()
+            self._goes_on = self._search.finds_all
+        is_inner = not self._is_first and not source.is_of_program
         self._only_returns = is_inner or is_of_torch(source.file)
         """PyTorch's own branches change no memory: only what it returns or stores counts. The same
         is assumed of the functions that a package calls itself."""
@@ -263,30 +312,38 @@ class Follow:
 
     def run(self, parts: Iterable[Part]) -> frozenset[Given]:
         rest: list[Part] = []
-        try:
-            self._add(parts, rest)
-            while rest or self._left:
-                if not rest:
-                    self._at, branch, held = self._left.pop()
-                    self._add(self._branch(branch, held), rest)
-                    continue
-                self._at = part = rest.pop()
-                try:
-                    self._add(self._go_on(part), rest)
-                except DecidesError as error:
-                    if not self._only_returns or error.reached == TOO_LONG:
-                        raise
-                    if error.reached.what == CONVERSION:
-                        node, held = part
-                        whole = held._replace(integers=True)
-                        self._add([(self._parents[node], whole)], rest)
-        except DecidesError as error:
-            self._keep_reached(error.reached)
-            raise
+        while True:
+            try:
+                self._add(parts, rest)
+                self._go_through(rest)
+                break
+            except DecidesError as error:
+                self._keep_reached(error.reached)
+                if not self._goes_on:
+                    raise
+                self._search.add_reached(error.reached)
+                parts = []
         self._keep_outcomes()
         if self._is_first:
             self._search.end()
         return frozenset(self._given)
+
+    def _go_through(self, rest: list[Part]) -> None:
+        while rest or self._left:
+            if not rest:
+                self._at, branch, held = self._left.pop()
+                self._add(self._branch(branch, held), rest)
+                continue
+            self._at = part = rest.pop()
+            try:
+                self._add(self._go_on(part), rest)
+            except DecidesError as error:
+                if not self._only_returns or error.reached == TOO_LONG:
+                    raise
+                if error.reached.what == CONVERSION:
+                    node, held = part
+                    whole = held._replace(integers=True)
+                    self._add([(self._parents[node], whole)], rest)
 
     def _go_on(self, part: Part) -> Iterable[Part]:
         known = _earlier.outcomes.get(self._key(part)) if self._search.is_long else None
@@ -636,7 +693,7 @@ class Follow:
             parts = _with_field(of.source, (parameter, of.node), loads, held)
             use: Outcome
             try:
-                use = Follow(of.source, of.node, self).run(parts)
+                use = Follow(of.source, of.node, self, of_argument=True).run(parts)
             except DecidesError as error:
                 use = error.reached
             _uses_of_arguments[key] = use

@@ -92,7 +92,7 @@ def _observe_uses(torch: Any, computed: Any) -> None:
     itself reads sizes and branches."""
     from ferro_alloc.sim import _float_uses, _handlers, _harmless
 
-    computed.set_uses(_float_uses.reached, _harmless.is_harmless, _handlers.handler_around)
+    computed.set_uses(_float_uses.all_reached, _harmless.is_harmless, _handlers.handler_around)
     for name in ("__int__", "__bool__"):
         read = getattr(torch.Tensor, name)
         setattr(torch.Tensor, name, _within(computed.use_as_integers, read))

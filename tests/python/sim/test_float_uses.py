@@ -1368,6 +1368,44 @@ def test_a_number_that_decides_qualifies_the_verdict(simulate: Simulate, use: st
     )
 
 
+REACHES_MANY = """\
+def value(t):
+    return t.item()
+def step(loss):
+    if loss < 3: kept.append(w + 1)
+loss, other, kept = value(w), value(w), []
+if loss > 3: kept.append(w + 1)
+while loss > 30: loss -= 1
+torch.empty(int(loss) + 1)
+step(other)
+if other > 4: kept.clear()
+for _ in range(2):
+    print(loss)
+"""
+
+
+def test_a_report_names_all_that_a_number_reaches(simulate: Simulate) -> None:
+    done, result = simulate(UNKNOWN + REACHES_MANY)
+    before = UNKNOWN.count("\n")
+    places = [f"train.py:{before + line}" for line in (4, 6, 7, 8, 10)]
+    (read,) = result["uncomputed"]
+    found = [read["reached"], *read["also_reached"]]
+    assert sorted(each.rpartition(" ")[2] for each in found) == sorted(places), found
+    condition = "the condition at"
+    assert (
+        f"computed from zeros; it reached {condition} {places[0]}, {condition} {places[1]}, "
+        f"{condition} {places[2]}, the conversion to an integer at {places[3]} and 1 more\n"
+    ) in done.stderr
+
+
+def test_the_search_for_all_that_a_number_reaches_is_short(simulate: Simulate) -> None:
+    program = "loss = w.item()\n" + "if loss > 3: kept = w + 1\n" * 400
+    done, result = simulate(UNKNOWN + program)
+    (read,) = result["uncomputed"]
+    assert len(read["also_reached"]) == 19
+    assert " and 16 more\n" in done.stderr
+
+
 LOOP = """\
 losses = []
 for step in range(3):
