@@ -154,7 +154,8 @@ class Stopping:
             self._last_resort()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if not self._ended.is_set():
+        # A command that has noted it waits for the end of a run, and must not end before that.
+        if not self._ended.is_set() and not received():
             self.reason = self.reason or TERMINATED
             is_first = not self._number
             self._number = number

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,22 @@ def test_a_signal_that_costs_a_further_run_ends_the_command(
     first = run_of("fits as far as known", learned="size") | {"seconds": 1}
     add_range(lambda *options: lose(number), first, None, lambda text: None)
     assert (first["partial"], first["exit_status"]) == (reason, status)
+
+
+def test_a_command_that_noted_sigterm_is_not_ended_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for the run that it ended, to report what that has seen."""
+    monkeypatch.setattr(_stopping, "_received", [])
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    with _stopping.Stopping():
+        with pytest.raises(_stopping.Stopped):
+            signal.raise_signal(signal.SIGTERM)
+        _stopping.note_received("terminated")
+        time.sleep(0.3)
+        signal.raise_signal(signal.SIGTERM)
+    assert _stopping.received() == "terminated"
+    # They are ignored after that.
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 SWALLOWS = """\
