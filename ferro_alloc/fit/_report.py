@@ -23,6 +23,11 @@ TOO_TIGHT = (
     f"less than {100 * TIGHT:.0f} % is left, and a real card may differ by as much from the "
     "simulated one: leave more room"
 )
+WENT_ON = (
+    "what it did after that fits. If it looked for a batch size, run it with the one that it "
+    "found; if it left work out, that work does not fit"
+)
+"""Of a program that caught its errors."""
 KIND_NAMES = {
     "parameters": "parameters",
     "buffers": "buffers",
@@ -233,6 +238,7 @@ def remarks_of(result: Result) -> list[str]:
     if not result["gpu_used"] and not failure:
         return []
     lines = [f"  {TOO_TIGHT}"] if result["tight"] else []
+    lines += [f"  {WENT_ON}"] if result["went_on"] else []
     lines += range_of(result)
     if failure:
         lines += _cause(result, failure)

@@ -24,6 +24,7 @@ from ferro_alloc.fit._range import EXTRA_RUNS
 from ferro_alloc.fit._report import (
     TOO_TIGHT,
     UNUSED,
+    WENT_ON,
     end_by_value,
     how_to_use,
     is_same,
@@ -177,6 +178,8 @@ def _outcome(result: Result) -> tuple[str, str]:
     if result["verdict"] == RAN_OUT:
         missing = short_by(result)
         known = "" if _certainty.lacks_surely(result) else " as far as known"
+        if result.get("went_on"):
+            return RAN_OUT + known, f"caught it ({result['out_of_memory']['count']} x), went on"
         return RAN_OUT + known, f"short by {size_text(missing)} or more" if missing else ""
     if result["verdict"] in FITTING:
         return result["verdict"], f"{size_text(_peaks(result)['spare_bytes'])} to spare"
@@ -282,14 +285,25 @@ def conclusions(runs: Sequence[Result]) -> list[str]:
 
 def _caught(runs: Sequence[Result]) -> list[str]:
     """Under which allocators it ran out of memory, and went on to its end all the same."""
-    found: dict[str, list[str]] = {}
+    return [
+        f"{said} under {', '.join(run['allocator'] for run in which)}"
+        for said, which in _by_limit(runs)
+    ]
+
+
+def _by_limit(runs: Sequence[Result]) -> list[tuple[str, list[Result]]]:
+    """The runs that went on, and what to say of them."""
+    found: dict[str, list[Result]] = {}
     for run in runs:
         if run.get("went_on"):
-            failure = run["out_of_memory"]
-            where = " in its own limit" if is_limited(failure) else ""
-            said = f"it ran out of memory{where}, caught the error and went on to its end under"
-            found.setdefault(said, []).append(run["allocator"])
-    return [f"{said} {', '.join(names)}" for said, names in found.items()]
+            where = " in its own limit" if is_limited(run["out_of_memory"]) else ""
+            said = f"it ran out of memory{where}, caught the error and went on to its end"
+            found.setdefault(said, []).append(run)
+    return list(found.items())
+
+
+def _advice(runs: Sequence[Result]) -> list[str]:
+    return [f"  {WENT_ON}"] if any(run.get("went_on") for run in runs) else []
 
 
 def comparison(result: Result) -> list[str]:
@@ -339,7 +353,7 @@ def remarks(runs: Sequence[Result]) -> list[str]:
     lines += _workspaces.lines_of(_workspaces.most_derived(runs))
     if any(run["tight"] for run in runs):
         lines.append(f"  {TOO_TIGHT}")
-    return lines
+    return [*lines, *_advice(runs)]
 
 
 def _not_simulated(runs: Sequence[Result]) -> list[str]:
@@ -650,6 +664,10 @@ def answer_of(question: Question, answer: Result) -> list[str]:
         rows.append((*row, *([_with_rows(each, each["all_rows"])] if has_more else [])))
     head = f"{card['name']}, {memory_text(card)}, allocator {tries[0]['allocator']}"
     said, more = _answer(question, answer)
+    for what, which in _by_limit(tries):
+        values = ", ".join(str(each["value"]) for each in which)
+        more.append(f"  {what} with {name} = {values}")
+    more += _advice(tries)
     more += _misplaced.lines_of(tries[0].get("misplaced", []))
     return ["", f"simulated {head}", f"  {said}", "", *table(rows), *more]
 

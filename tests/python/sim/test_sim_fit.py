@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from ferro_alloc.__main__ import main
 from ferro_alloc._status import size_text
 from ferro_alloc.fit import _runs
+from ferro_alloc.fit._report import WENT_ON
 from ferro_alloc.sim.cards import LIBRARIES, find_card
 from tests.python.commands import command, fork_run
 from tests.python.sim import fit_programs as programs
@@ -237,6 +239,7 @@ def test_a_program_that_catches_it_is_reported_to_continue(simulate: Simulate) -
     assert (result["program_status"], result["went_on"]) == (0, True)
     assert result["out_of_memory"]["count"] == 2
     assert "caught it (2 x) and went on" in done.stderr
+    assert f"went on to its end\n  {WENT_ON}\n" in done.stderr
 
 
 @pytest.mark.parametrize("allocator", ALLOCATORS)
@@ -432,6 +435,34 @@ def test_a_table_says_which_programs_caught_their_errors(
         f"  it fits under none of them\n  it ran out of memory{where}, caught the error and went "
         "on to its end under native, expandable, ferro_alloc\n"
     ) in said
+    assert f"\n  {WENT_ON}\n" in said or said.endswith(f"\n  {WENT_ON}\n")
+
+
+SEARCHES = """\
+import sys, torch
+size = int(sys.argv[2])
+while size > 1:
+    try:
+        torch.empty(size << 30, dtype=torch.uint8, device="cuda")
+        break
+    except torch.OutOfMemoryError:
+        size //= 2
+"""
+
+
+def test_a_search_says_with_which_values_the_program_caught_its_errors(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SEARCHES)
+    monkeypatch.setattr(_runs, "execute", fork_run)
+    words = ["--what-if", "size=1..16", "--memory", "6g", str(script), "--size", "8"]
+    assert main(["simulate", *words]) == 0
+    said = capsys.readouterr().err
+    assert "the largest --size that fits is 5\n" in said
+    assert re.search(r"\n +8 +does not fit .* caught it \(1 x\), went on\n", said), said
+    line = "  it ran out of memory, caught the error and went on to its end with --size = 6, 8\n"
+    assert f"{line}  {WENT_ON}\n" in said
 
 
 @pytest.mark.long
