@@ -7,7 +7,7 @@ from ferro_alloc._status import size_text
 from ferro_alloc._tables import table
 from ferro_alloc.fit import _certainty, _range, _ranks, _refused, _workspaces
 from ferro_alloc.fit._lost import ending
-from ferro_alloc.fit._result import FITTING, RAN_OUT, TIGHT, Result
+from ferro_alloc.fit._result import FITTING, RAN_OUT, TIGHT, UNKNOWN, Result
 from ferro_alloc.fit._shortage import is_limited, short_by
 from ferro_alloc.fit._stopping import TIME_LIMIT
 from ferro_alloc.sim._missing import times
@@ -28,6 +28,11 @@ WENT_ON = (
     "found; if it left work out, that work does not fit"
 )
 """Of a program that caught its errors."""
+WITHOUT_VALUES = (
+    "The error may come from a check of values, such as a learning rate in a tensor, because none "
+    "were computed: leave out --no-values, --no-backing and --mode, or make the tensor on the host"
+)
+"""Of a program that an error ended."""
 KIND_NAMES = {
     "parameters": "parameters",
     "buffers": "buffers",
@@ -115,7 +120,19 @@ def _end(result: Result) -> str:
     # The error's text stands above, in the traceback.
     at = f" at {result['ended_at']}" if result["ended_at"] else ""
     more = "; --count gives it more cards" if NO_DEVICE in result["error"] else ""
+    more += f". {WITHOUT_VALUES}" if is_end_without_values(result) else ""
     return f"it ended with status {result['program_status']} ({name}{at}){after}{more}"
+
+
+def is_end_without_values(result: Result) -> bool:
+    """Whether an error ended a program that may not occur where values are computed."""
+    is_error = result["verdict"] == UNKNOWN and not result["partial"] and result["error"]
+    return bool(
+        is_error
+        and not result["error"].startswith("SystemExit")
+        and result["gpu_used"]
+        and not result["values"]
+    )
 
 
 def end_by_value(result: Result) -> str:

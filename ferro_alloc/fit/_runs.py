@@ -25,8 +25,10 @@ from ferro_alloc.fit._report import (
     TOO_TIGHT,
     UNUSED,
     WENT_ON,
+    WITHOUT_VALUES,
     end_by_value,
     how_to_use,
+    is_end_without_values,
     is_same,
     memory_text,
     range_of,
@@ -381,6 +383,7 @@ def _with_rows(first: Result, result: Result | None) -> str:
 def _ends(result: Result) -> list[str]:
     """Why the end of a program may be none on a card."""
     by_value = [f"  {end_by_value(result)}"] if result["ended_by"] else []
+    by_value += [f"  {WITHOUT_VALUES}"] if is_end_without_values(result) else []
     return [*_refused.end_lines(result), *by_value]
 
 

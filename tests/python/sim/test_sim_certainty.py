@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ferro_alloc.fit import _certainty, _runs
+from ferro_alloc.fit._report import WITHOUT_VALUES
 from tests.programs import Completed
 from tests.python.commands import command
 from tests.python.sim.conftest import Result, Simulate
@@ -612,6 +613,31 @@ def test_a_run_without_values_records_no_reads(simulate: Simulate) -> None:
     assert "no values were computed (--no-values, " in done.stderr
     assert "the program read zeros, or what other tensors had left in the memory" in done.stderr
     assert _certainty.OTHERWISE in done.stderr
+
+
+CAPTURABLE = """\
+import torch
+weight = torch.ones(9, device="cuda", requires_grad=True)
+rate = torch.tensor(1e-3, device="cuda")
+torch.optim.Adam([weight], lr=rate, capturable=True)
+"""
+
+
+@pytest.mark.parametrize("option", ["--no-values", "--no-backing", "--mode=adversarial"])
+def test_an_error_without_values_says_what_to_do(simulate: Simulate, option: str) -> None:
+    """It may come from a check of a number that was not computed."""
+    program = CAPTURABLE + "if rate < 1e-4: raise ValueError('too small')\n"
+    done, result = simulate(program, option)
+    assert (done.returncode, result["verdict"]) == (1, "unknown")
+    assert f"(ValueError at train.py:4). {WITHOUT_VALUES}\n" in done.stderr
+    assert WITHOUT_VALUES in "\n".join(_runs.comparison({"runs": [result], "partial": ""}))
+
+
+def test_an_end_with_values_or_by_a_status_says_nothing_of_values(simulate: Simulate) -> None:
+    for program, options in (("1 / 0", ()), ("raise SystemExit(3)", ("--no-values",))):
+        done, _ = simulate(f"import torch\nx = torch.ones(9, device='cuda')\n{program}", *options)
+        assert done.returncode in (1, 3)
+        assert "leave out --no-values" not in done.stderr
 
 
 def run_of(verdict: str, *, learned: str = "float", most: Result | None = None) -> Result:
