@@ -194,6 +194,15 @@ def _with_field(
     return ((load, held) for _, load in merge(others, of_field, key=itemgetter(0)))
 
 
+def _is_population(call: ast.Call, argument: ast.AST) -> bool:
+    """Is it what `random.sample` chooses from? The method of a distribution gets only a shape."""
+    names = {each.arg for each in call.keywords}
+    is_of_random = len(call.args) > 1 or "k" in names
+    is_first = argument in call.args[:1] and not isinstance(argument, ast.Starred)
+    is_named = isinstance(argument, ast.keyword) and argument.arg == "population"
+    return is_of_random and (is_first or is_named)
+
+
 def _is_field(of: Class | None, name: str) -> bool:
     """Does no code run where an attribute of such an object is loaded?"""
     return name not in FIELDS | COPIES | {"__dict__"} and (
@@ -1091,6 +1100,8 @@ class Follow:
             raise self._decides(what, call)
         finds = name == "where" and len(call.args) == 1 and isinstance(call.func, ast.Attribute)
         selects = (name in SELECT or finds) and not (is_key or is_function)
+        if name == "sample" and _is_population(call, argument):
+            return [(call, held.element().inside(ANYWHERE))]
         is_of_torch = text_of(call.func).partition(".")[0] in OF_TORCH and name not in TENSORS
         may_be_size = held.integers if name in SHAPED else False
         may_be_size |= held.chosen and (name in SHAPED or is_of_torch) and not is_object

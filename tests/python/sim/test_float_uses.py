@@ -1398,6 +1398,24 @@ def test_a_report_names_all_that_a_number_reaches(simulate: Simulate) -> None:
     ) in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        ("random.sample(kept, 2)", "condition"),
+        ("random.sample(kept, k=2)", "condition"),
+        ("random.sample(population=kept, k=2)", "condition"),
+        ("random.Random(3).sample(tuple(kept), 2)", "condition"),
+        ("random.sample(range(4), 1 + kept[0])", "size"),
+        ("torch.distributions.Normal(0.0, 1.0).sample(kept)", "size"),
+    ],
+)
+def test_what_a_sample_is_chosen_from_is_no_size(simulate: Simulate, call: str, what: str) -> None:
+    program = f"import random\nkept = 2 * [(w > 3).item()]\nfor n in {call}:\n    if n == 1: pass\n"
+    _, result = simulate(UNKNOWN + program)
+    (read,) = result["uncomputed"]
+    assert read["reached"].startswith(f"the {what} at train.py:"), read
+
+
 def test_the_search_for_all_that_a_number_reaches_is_short(simulate: Simulate) -> None:
     program = "loss = w.item()\n" + "if loss > 3: kept = w + 1\n" * 400
     done, result = simulate(UNKNOWN + program)
