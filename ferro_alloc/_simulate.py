@@ -6,6 +6,8 @@ import argparse
 import importlib.util
 import json
 import os
+import re
+import shutil
 import sys
 import tempfile
 import threading
@@ -13,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 from ferro_alloc import sim
@@ -21,6 +23,7 @@ from ferro_alloc._errors import FerroError, check_file
 from ferro_alloc._program import Program
 from ferro_alloc._status import size_text
 from ferro_alloc.fit import _allocators, _certainty, _misplaced, _ranks
+from ferro_alloc.fit._at_once import AtOnce
 from ferro_alloc.fit._page import load_views, save_views, views_of, write_page
 from ferro_alloc.fit._progress import Progress
 from ferro_alloc.fit._range import EXTRA_RUNS, add_range
@@ -177,7 +180,7 @@ def main(argv: list[str]) -> int:
             file=sys.stderr,
         )
     if not program.is_module and not Path(program.target).exists():
-        arguments.error(f"there is no file '{program.target}'")
+        arguments.error(f"there is no file '{program.target}'{_about_command(words)}")
     if program.is_module and not _has_module(program.target.partition(".")[0]):
         arguments.error(f"there is no module '{program.target}' in the path of {sys.executable}")
     if parsed.report is not None and parsed.what_if is not None:
@@ -326,6 +329,18 @@ def _about_unknown(word: str, arguments: argparse.ArgumentParser) -> str:
     return f"there is no option {name}{guess} Options of the program stand behind it"
 
 
+def _about_command(words: list[str]) -> str:
+    """What to do about a program that is a command of the shell."""
+    name, *rest = words
+    if re.fullmatch(r"python[\d.]*", name) and rest:
+        return f". Leave {name} out: simulate starts Python itself, as in simulate {rest[0]} ..."
+    if name in ("torchrun", "accelerate", "deepspeed", "mpirun", "srun"):
+        return f". Put it in front: {name} ... -m ferro_alloc simulate ... train.py"
+    if shutil.which(name):
+        return f": {name} is a command, and expected was a Python file, or -m and a module"
+    return ""
+
+
 def _has_module(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
@@ -399,8 +414,22 @@ class Measurement:
             TOGETHER.leave()
             os._exit(status)
 
+        def leave(status: int) -> int:
+            """For a program that ends its process at once."""
+            stopping.end()
+            progress.end()
+            reason = stopping.reason
+            status = STATUS[reason] if reason else status
+            place = _place_of_frame(sys._getframe()) if status else ""
+            recording.finish()
+            outcome = Outcome(status, stopped=reason, place=place)
+            status = conclude(self._result(recording, outcome, began), recording)
+            TOGETHER.leave()
+            return status
+
         stopping = Stopping(time_limit, give_up, is_rank=_ranks.count() > 1)
-        with Progress(f"simulating {self._card.name}"), stopping:
+        progress = Progress(f"simulating {self._card.name}")
+        with progress, stopping, AtOnce(leave):
             outcome, held = _run(self._program.run, stopping)
             _ranks.keep_to_report()
         # The program's objects are examined once more before they are deleted.
@@ -430,10 +459,12 @@ def _run(run: Callable[[], object], stopping: Stopping) -> tuple[Outcome, object
         return Outcome(), held
     except SystemExit as stop:
         stopping.end()
-        if isinstance(stop.code, str):
-            print(stop.code, file=sys.stderr)
+        code = stop.code
+        if code is not None and not isinstance(code, int):  # as Python does
+            print(code, file=sys.stderr)
             return Outcome(1, stop, place=_place_of(stop)), stop
-        status = int(stop.code or 0)
+        # A process has only the last byte of it.
+        status = (code or 0) & 0xFF
         place = _place_of(stop) if status else ""
         return Outcome(status, stop if status else None, place=place), stop
     except BaseException as error:
@@ -475,7 +506,11 @@ def _place_of(error: BaseException) -> str:
 
 def _place_of_main() -> str:
     """The program's innermost line that the main thread is in; or empty."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    return _place_of_frame(sys._current_frames().get(threading.main_thread().ident or 0))
+
+
+def _place_of_frame(frame: FrameType | None) -> str:
+    """The same of this frame and those around it."""
     while frame is not None and not _sources.is_of_program(frame.f_code.co_filename):
         frame = frame.f_back
     return "" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

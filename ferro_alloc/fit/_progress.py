@@ -38,8 +38,13 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Removes the line."""
+        is_first = not self._end.is_set()
         self._end.set()
-        if self._shown:
+        if self._shown and is_first:
             self._thread.join()
             print(_CLEAR, end="", file=sys.stderr, flush=True)
 

@@ -68,6 +68,24 @@ def test_command_runs_a_script_and_reports_its_peaks(
     assert "calls that are not simulated: none" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("python", "train.py"), "Leave python out: "),
+        (("python3.11", "-m", "train"), "Leave python3.11 out: "),
+        (("torchrun", "--nproc-per-node", "2", "train.py"), "torchrun ... -m ferro_alloc simulate"),
+        (("ls",), "ls is a command, and expected was a Python file"),
+        (("no-such-file.py",), ""),
+    ],
+)
+def test_a_command_of_the_shell_is_no_program(words: tuple[str, ...], said: str) -> None:
+    done = command("simulate", *words)
+    assert done.returncode == 2
+    assert f"there is no file '{words[0]}'" in done.stderr
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 2
+
+
 NAMES_MODULES = """\
 import sys
 print(*(name for name in sys.modules if name.startswith("ferro_alloc")), "difflib" in sys.modules)

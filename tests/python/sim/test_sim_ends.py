@@ -257,6 +257,62 @@ def test_sigterm_ends_a_program_that_swallows_it_once_and_lets_it_clean_up(
     assert done.stdout == printed
 
 
+TAKES = "import torch\nkept = torch.empty(1 << 30, dtype=torch.uint8, device='cuda')\n"
+AT_ONCE = {
+    "in the program": "os._exit(STATUS)",
+    "by another name": "from os import _exit\n_exit(STATUS)",
+    "in a handler": "import atexit\ntry: sys.exit(9)\nfinally: os._exit(STATUS)",
+    "in a thread": "threading.Timer(0.1, os._exit, (STATUS,)).start()\ntime.sleep(60)",
+    "in a child too": "if os.fork() == 0: os._exit(5)\nos.wait()\nos._exit(STATUS)",
+}
+
+
+@pytest.mark.parametrize("status", [0, 3])
+@pytest.mark.parametrize("way", AT_ONCE)
+def test_a_program_that_ends_its_process_at_once_is_reported(
+    simulate: Simulate, way: str, status: int
+) -> None:
+    program = f"import os, sys, threading, time\n{TAKES}{AT_ONCE[way]}\nprint('went on')\n"
+    done, result = simulate(program.replace("STATUS", str(status)))
+    assert (done.returncode, result["program_status"]) == (status, status), done.stderr
+    assert result["verdict"] == ("unknown" if status else "fits")
+    assert result["devices"][0]["peak_allocated_bytes"] == GIB
+    assert done.stderr.count("simulated NVIDIA") == 1
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("call", ["os.execv(sys.executable,", "os.execvp('python3',"])
+def test_a_program_that_replaces_itself_is_told_that_there_is_no_report(
+    tmp_path: Path, call: str
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"import os, sys\n{call} ['python', '-c', 'print(3)'])\n")
+    done = command("simulate", str(script), start_anew=True)
+    assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr
+    assert done.stderr.count("the program replaces itself by os.execv") == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "said"),
+    [
+        ("[1]", 1, "[1]"),
+        ("0.0", 1, "0.0"),
+        ("''", 1, ""),
+        ("256", 0, ""),
+        ("-1", 255, ""),
+        ("True", 1, ""),
+        ("None", 0, ""),
+    ],
+)
+def test_the_status_of_an_exit_is_that_of_python(
+    simulate: Simulate, code: str, status: int, said: str
+) -> None:
+    done, result = simulate(f"import sys\n{TAKES}sys.exit({code})")
+    assert (done.returncode, result["program_status"]) == (status, status), done.stderr
+    assert done.stderr.startswith(f"{said}\n")
+    assert "Traceback" not in done.stderr
+
+
 BLOCKS = """\
 import os, signal, threading, torch
 import torch.distributed as dist
