@@ -56,6 +56,7 @@ from ferro_alloc.fit._stopping import (
     Stopping,
     received,
 )
+from ferro_alloc.fit._streams import Streams
 from ferro_alloc.fit._together import TOGETHER
 from ferro_alloc.sim import _missing, _sources
 from ferro_alloc.sim.cards import CARDS, LIBRARIES, SIZE_FORMS, Card, find_card, parse_memory
@@ -403,11 +404,13 @@ class Measurement:
             _allocators.choose(self._allocator)
         recording = Recording(for_report)
         recording.arm()
+        streams = Streams()
         began = time.monotonic()
 
         def give_up() -> None:
             reason = stopping.reason
             outcome = Outcome(STATUS[reason], stopped=reason, place=_place_of_main())
+            streams.restore()
             recording.finish()
             status = conclude(self._result(recording, outcome, began), recording)
             sys.stdout.flush()
@@ -417,6 +420,7 @@ class Measurement:
         def leave(status: int) -> int:
             """For a program that ends its process at once."""
             stopping.end()
+            streams.restore()
             progress.end()
             reason = stopping.reason
             status = STATUS[reason] if reason else status
@@ -430,7 +434,7 @@ class Measurement:
         stopping = Stopping(time_limit, give_up, is_rank=_ranks.count() > 1)
         progress = Progress(f"simulating {self._card.name}")
         with progress, stopping, AtOnce(leave):
-            outcome, held = _run(self._program.run, stopping)
+            outcome, held = _run(self._program.run, stopping, streams)
             _ranks.keep_to_report()
         # The program's objects are examined once more before they are deleted.
         recording.finish()
@@ -451,14 +455,16 @@ class Measurement:
         return result
 
 
-def _run(run: Callable[[], object], stopping: Stopping) -> tuple[Outcome, object]:
+def _run(run: Callable[[], object], stopping: Stopping, streams: Streams) -> tuple[Outcome, object]:
     """Returns how the program ended, and its globals. Raises `FerroError` if it cannot start."""
     try:
         held = run()
         stopping.end()
+        streams.restore()
         return Outcome(), held
     except SystemExit as stop:
         stopping.end()
+        streams.restore()
         code = stop.code
         if code is not None and not isinstance(code, int):  # as Python does
             print(code, file=sys.stderr)
@@ -469,6 +475,7 @@ def _run(run: Callable[[], object], stopping: Stopping) -> tuple[Outcome, object
         return Outcome(status, stop if status else None, place=place), stop
     except BaseException as error:
         stopping.end(error)
+        streams.restore()
         place = _place_of(error)
         if stopping.reason:
             return Outcome(STATUS[stopping.reason], None, stopping.reason, place), error

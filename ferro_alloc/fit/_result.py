@@ -219,5 +219,5 @@ def shown(file: str) -> str:
         return rest
     try:
         return str(Path(file).relative_to(Path.cwd()))
-    except ValueError:
+    except (ValueError, FileNotFoundError):  # the program may have removed its folder
         return file or before

@@ -313,6 +313,35 @@ def test_the_status_of_an_exit_is_that_of_python(
     assert "Traceback" not in done.stderr
 
 
+CHANGES = {
+    "another file": "sys.stderr, sys.stdout = open('err.txt', 'w'), open('out.txt', 'w')",
+    "none": "sys.stderr = sys.stdout = None",
+    "closed": "sys.stderr.close(); sys.stdout.close()",
+    "closed below": "os.close(1); os.close(2)",
+    "an object": "sys.stderr = sys.stdout = object()",
+}
+
+
+@pytest.mark.parametrize("end", ["", "1 / 0", "sys.exit(3)", "os._exit(3)"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_report_needs_no_stream_of_the_program(tmp_path: Path, change: str, end: str) -> None:
+    script = tmp_path / "train.py"
+    moved = f"os.chdir({str(tmp_path)!r})"
+    script.write_text(f"import os, sys\n{TAKES}{moved}\n{CHANGES[change]}\n{end}\n")
+    done = command("simulate", "--json", "-", str(script))
+    status = 0 if not end else 1 if "/" in end else 3
+    assert done.returncode == status
+    assert json.loads(done.stdout)["program_status"] == status
+    assert done.stderr.count("simulated NVIDIA") == 1
+    assert ("ZeroDivisionError: division" in done.stderr) == ("/" in end)
+
+
+def test_a_program_may_remove_its_folder(simulate: Simulate) -> None:
+    move = "import os, tempfile\nos.chdir(tempfile.mkdtemp())\nos.rmdir(os.getcwd())\n"
+    done, result = simulate(f"{TAKES}{move}")
+    assert (done.returncode, result["verdict"]) == (0, "fits"), done.stderr
+
+
 BLOCKS = """\
 import os, signal, threading, torch
 import torch.distributed as dist
