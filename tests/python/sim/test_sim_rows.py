@@ -399,6 +399,8 @@ def test_a_signal_ends_a_further_run(
 
 
 def test_a_further_run_without_a_result_is_named(simulate: Simulate) -> None:
-    done, result = simulate(f"{UNKNOWN}\nimport os\nif (score > 0).any():\n    os._exit(7)\n")
+    done, result = simulate(
+        f"{UNKNOWN}\nimport ctypes\nif (score > 0).any():\n    ctypes.CDLL(None)._exit(7)\n"
+    )
     assert (done.returncode, result["all_rows"]) == (13, None)
     assert "with as many rows as possible the run ended with status 7\n" in done.stderr
