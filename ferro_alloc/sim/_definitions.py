@@ -16,6 +16,7 @@ from ferro_alloc.sim._sources import (
     is_of_program,
     name_of,
     parsed_sources,
+    positional,
     source_of,
     sources_with,
     text_of,
@@ -45,6 +46,7 @@ class Foreign:
 
 FOREIGN = Foreign()
 VALUES = (ast.Name, ast.Attribute, ast.Lambda, ast.Call)
+PROPERTIES = {"property", "cached_property"}
 NO_USERS = (*FUNCTIONS, ast.ClassDef, ast.Attribute, ast.Compare)
 Meaning = Function | Class | Object | Foreign | ModuleType | None
 """None: unknown."""
@@ -215,28 +217,94 @@ def above(of: Class) -> list[Class]:
     return rest[1:]
 
 
+_below: dict[Class, tuple[int, list[Class]]] = {}
+"""What `below` returned last, and how many modules there were."""
+
+
+def below(of: Class) -> list[Class]:
+    """The classes of the program that are derived from this class."""
+    count = len(sys.modules)
+    if of in _below and _below[of][0] == count:
+        return _below[of][1]
+    line = {of: None}
+    rest = [of]
+    for each in rest:
+        name = each.node.name
+        for source in sources_with(f"class ({name}") if name else ():
+            for node in source.derived.get(name, ()):
+                found = Class(source, node)
+                if found not in line and each in above(found):
+                    line[found] = None
+                    rest.append(found)
+    _below[of] = (count, rest[1:])
+    return rest[1:]
+
+
+def methods_of_objects(of: Class, name: str) -> list[Function]:
+    """Those of this name that an object of the class, or of one derived from it, may have."""
+    found = [method(each, name) for each in (of, *below(of))]
+    return [each for each in dict.fromkeys(found) if each is not None]
+
+
 def method(of: Class, name: str) -> Function | None:
-    for each in (of, *above(of)):
-        for node in _functions_in(each.node).get(name, ()):
-            found = meaning(each.source, node)
-            if isinstance(found, Function):
-                return found
+    found = (_own_method(each, name) for each in (of, *above(of)))
+    return next((each for each in found if each is not None), None)
+
+
+def _own_method(of: Class, name: str) -> Function | None:
+    for node in _values_in_class(of.node).get(name, ()):
+        found = meaning(of.source, node)
+        if isinstance(found, Function):
+            return found
     return None
 
 
 @cache
-def _functions_in(of: ast.ClassDef) -> dict[str, list[ast.AST]]:
+def _values_in_class(of: ast.ClassDef) -> dict[str, list[ast.AST]]:
+    """What the lines of a class bind to each name: functions and expressions."""
     found: dict[str, list[ast.AST]] = {}
     for node in of.body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            found.setdefault(node.name, []).append(node)
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                found.setdefault(name, []).append(node)
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                found.setdefault(name, []).append(value)
     return found
+
+
+def getters(of: Class, name: str) -> list[tuple[Function, str]]:
+    """What runs where an object loads this attribute, with the parameter that is the object."""
+    return [*_accessors(of, name, 0, "__get__")]
+
+
+def setters(of: Class, name: str) -> list[tuple[Function, str]]:
+    """The same where the attribute is set. The value is the last parameter."""
+    return [*_accessors(of, name, 1, "__set__")]
+
+
+def _accessors(of: Class, name: str, place: int, special: str) -> Iterator[tuple[Function, str]]:
+    """Of properties, which are made of functions at a place, and of objects with this method."""
+    kinds = (PROPERTIES, {"setter"})[place]
+    for each in (of, *above(of), *below(of)):
+        for node in _values_in_class(each.node).get(name, ()):
+            found: Meaning = None
+            place_of_object = 0
+            if isinstance(node, ast.FunctionDef):
+                found = Function(each.source, node) if decorators(node) & kinds else None
+            elif isinstance(node, ast.Call) and name_of(node.func) in kinds | {"property"}:
+                found = meaning(each.source, node.args[place]) if node.args[place:] else None
+            elif isinstance(made := meaning(each.source, node), Object):
+                found = method(made.of, special)
+                place_of_object = 1
+            names = positional(found.node) if isinstance(found, Function) else []
+            if isinstance(found, Function) and names[place_of_object:]:
+                yield found, names[place_of_object]
 
 
 def methods(of: Class, name: str) -> Iterator[Function]:
     """All definitions of this name: a property has several."""
     for each in (of, *above(of)):
-        for node in _functions_in(each.node).get(name, ()):
+        for node in _values_in_class(each.node).get(name, ()):
             if isinstance(node, ast.FunctionDef):
                 yield Function(each.source, node)
 
@@ -248,6 +316,11 @@ def has_field(of: Class, name: str) -> bool:
     )
 
 
+def computes_fields(of: Class) -> list[Function]:
+    """The methods that an object of the class may have for attributes that it lacks."""
+    return methods_of_objects(of, "__getattr__") or methods_of_objects(of, "__getattribute__")
+
+
 def methods_named(name: str) -> list[Function]:
     """Of all classes of the program."""
     return [
@@ -255,6 +328,18 @@ def methods_named(name: str) -> list[Function]:
         for source in sources_with(f"def {name}(")
         for node in source.methods[name]
     ]
+
+
+def bound(of: Function) -> Iterator[tuple[Source, ast.Attribute]]:
+    """Where the program passes on or stores a method of an object."""
+    name = getattr(of.node, "name", "")
+    for source in sources_with(f".{name}"):
+        for load in source.attributes.get(name, ()):
+            user = source.parents[load]
+            if not isinstance(user, ast.Call) or user.func is not load:
+                found = meaning(source, load)
+                if found is None or (isinstance(found, Function) and found.node is of.node):
+                    yield source, load
 
 
 @cache
@@ -287,7 +372,10 @@ def callable_values(source: Source, called: ast.expr) -> Iterator[Function]:
     names = (getattr(each, "name", None) for each in (around, source.class_of(around)))
     sources_with(*(f"{name}(" for name in names if name))  # they pass functions to it
     of_program = parsed_sources()
-    if isinstance(called, ast.Call) and name_of(called.func) == "getattr":
+    values: list[ast.AST] = [called]
+    if isinstance(called, ast.Name):
+        values += source.values_of(source.variables.of(called))
+    if any(isinstance(each, ast.Call) and name_of(each.func) == "getattr" for each in values):
         texts = {text for each in of_program for text in each.texts}
         for each in of_program:
             for name in texts & each.methods.keys():
@@ -323,4 +411,4 @@ def _values_in(source: Source) -> Iterator[Function]:
 
 
 def is_property(function: ast.AST) -> bool:
-    return bool(decorators(function) & {"property", "cached_property"})
+    return bool(decorators(function) & PROPERTIES)

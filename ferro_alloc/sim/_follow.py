@@ -1,25 +1,27 @@
 """Follows a number through the source of a program, to a branch or a size.
 
 It goes through expressions, assigned names, containers, attributes, returned values, generators,
-and the functions and methods of the program that get the number. Not followed are installed
-packages, special methods such as `__getitem__`, setters, methods of a subclass that an object of
-its base may have, and variables that other modules import. The order of statements plays a role for
-names only: a name that is bound again has the number no longer.
+exceptions, and the functions and methods of the program that get the number. An object of a class
+may have the methods of the classes derived from it. Not followed are installed packages, and
+variables that other modules import. The order of statements plays a role for names only: a name
+that is bound again has the number no longer.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
 from heapq import merge
 from operator import itemgetter
+from types import ModuleType
 
 from ferro_alloc.sim import _definitions
 from ferro_alloc.sim._branches import Branches, branches_around, value_of
-from ferro_alloc.sim._definitions import FOREIGN, Class, Function, Object, is_property, meaning
+from ferro_alloc.sim._definitions import FOREIGN, Class, Function, Object, meaning
 from ferro_alloc.sim._harmless import are_shown
 from ferro_alloc.sim._held import (
     ANYWHERE,
@@ -38,6 +40,8 @@ from ferro_alloc.sim._sources import (
     decorators,
     is_of_torch,
     name_of,
+    parameters,
+    parsed_sources,
     positional,
     sources_with,
     text_of,
@@ -73,21 +77,29 @@ DICTIONARIES = {"dict", "OrderedDict"}
 FIELDS = {"asdict", "vars", "_asdict", "model_dump"}
 """They make a dictionary of an object's attributes."""
 COPIES = {"copy", "deepcopy", "replace", "_replace"}
+MANAGERS = {"closing", "aclosing", "nullcontext"}
+"""Context managers that give what they are made of."""
 SETS_ATTRIBUTE = {"setattr", "__setattr__"}
 TEXTS = {"format", "str", "repr", "dumps"}
 OF_TEXTS = {"float", "loads", "literal_eval", "Decimal"}
 LOADS = {"dump": "load", "save": "load"}
 """The function that loads what another one of its module saved."""
+PLATEAU = "ReduceLROnPlateau"
+KEPT_BY_PLATEAU = {"best", "num_bad_epochs", "cooldown_counter", "in_cooldown", "_last_lr"}
+"""Attributes of this scheduler, which takes numbers."""
 CHOOSE = {"min", "max", "heappop"}
 ORDER = {"sorted", "sort", "nlargest", "nsmallest"}
-SEQUENCES = ORDER | {"list", "tuple", "set", "map", "reversed", "deque", "filter"}
 PAIRS = {"enumerate", "zip"}
 TENSORS = {"tensor", "as_tensor", "array", "asarray", "copy", "deepcopy"}
 """They are made of containers, and have the numbers at the same indices."""
-PASS_ELEMENTS = CHOOSE | ORDER | {"map", "filter"}
+FILTER = {"filter", "filterfalse", "takewhile", "dropwhile", "groupby"}
+PASS_ELEMENTS = CHOOSE | ORDER | FILTER | {"map"}
+SEQUENCES = ORDER | FILTER | {"list", "tuple", "set", "map", "reversed", "deque"}
 NOT_FINITE = re.compile(
     r"[(\[{]?([-+]?(float\('[-+]?(inf|infinity|nan)'\)|\w+\.(inf|nan))[,)\]} ]*)+", re.I
 )
+IN_PLACE = re.compile(r"\w*[^_]_")
+"""Methods of tensors that change them."""
 METHODS_OF_VALUES = {"format", "get", "item", "float", "exp", "join"}
 """They change nothing."""
 DISPLAYS = (ast.Set, ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
@@ -98,6 +110,10 @@ MOST_REACHED = 20
 """How much of what a number reaches is looked for."""
 MORE_PARTS = 10_000
 """A search for all that a number reaches, which decides already, ends after so many."""
+TRUTH = ("__bool__", "__len__")
+ENTERS = ("__enter__", "__aenter__")
+MAKERS = ("__init__", "__post_init__")
+EXITS = ("__exit__", "__aexit__")
 MAX_PARTS = 1_000_000
 """A number that reaches more may decide. A search of so many takes some ten seconds."""
 EXACT_PARTS = 50_000
@@ -209,8 +225,9 @@ def _is_field(of: Class | None, name: str) -> bool:
         of is None
         or (
             of.source.is_of_program
-            and _definitions.method(of, name) is None
-            and _definitions.has_field(of, name)
+            and not _definitions.methods_of_objects(of, name)
+            and not _definitions.getters(of, name)
+            and (_definitions.has_field(of, name) or not _definitions.computes_fields(of))
         )
     )
 
@@ -414,9 +431,9 @@ class Follow:
         """For a number that reaches this at a node."""
         return DecidesError(Reached(what, self._source.place(node)))
 
-    def _decided(self, held: Held, condition: ast.AST) -> list[Part]:
-        if held.keys:
-            return []  # whether a container has elements
+    def _decided(self, held: Held, condition: ast.AST) -> Iterable[Part]:
+        if held.keys:  # whether a container has elements, or what an object is taken for
+            return self._follow_method(condition, held, *TRUTH)
         branch = self._parents[condition]
         if not isinstance(branch, ast.If) or not self._may_show(branch):
             raise self._decides("condition", condition)
@@ -489,10 +506,26 @@ class Follow:
 
     def received(self, node: ast.AST, outcome: Iterable[Given]) -> Iterator[Part]:
         """Of what a function gave to the call or the attribute at this expression."""
+        if isinstance(node, ast.With):
+            for each in node.items:
+                yield from self.received(each.context_expr, outcome)
+            return
         for given in outcome:
             of, parameter, held = given
+            kind = of.source.class_of(of.node)
+            called = node.func if isinstance(node, ast.Call) else None
+            if kind and kind.name == PLATEAU and isinstance(called, ast.Attribute):
+                yield from self._rates(called.value, held._replace(keys=()))
             of_call = name_of(node.func) if isinstance(node, ast.Call) else ""
-            if parameter is None:
+            item = self._parents.get(node)
+            is_manager = isinstance(item, ast.withitem) and _name_of(of) in ENTERS + EXITS
+            if is_manager and self._source.is_of_program:
+                assert isinstance(item, ast.withitem)
+                if parameter is not None:
+                    yield from self._loads_of_object(item.context_expr, held)
+                elif _name_of(of) in ENTERS:
+                    yield from self._loads_of(item.optional_vars, held)
+            elif parameter is None:
                 if isinstance(node, ast.Call) and of_call in CHOOSE | ORDER:
                     key = ast.keyword("key", node)
                     yield from self._follow_argument(node, key, held.inside(CALLED))
@@ -501,10 +534,23 @@ class Follow:
             elif not self._source.is_of_program:
                 # A library calls it, such as torch the forward() of a module, for an outer call.
                 self._give(given)
-            elif _name_of(of) == "__init__" and of_call != "__init__":
+            elif (made := _name_of(of)) in MAKERS and of_call != made:
                 yield node, held
             elif (argument := self._argument_of(node, of, parameter)) is not None:
                 yield from self._loads_of_object(argument, held)
+                is_call = isinstance(node, ast.Call) and argument is node.func
+                if is_call and of.source.self_of(of.node) == parameter:
+                    yield from self._loads_of_bound(of, held)
+
+    def _loads_of_bound(self, of: Function, held: Held) -> Iterator[Part]:
+        """Of the objects whose method the program passes on or stores."""
+        for source, load in _definitions.bound(of):
+            if source is self._source:
+                yield from self._loads_of_object(load.value, held)
+            elif (load, held) not in self._search.elsewhere:
+                self._search.elsewhere.add((load, held))
+                follow = Follow(source, None, self)
+                follow.run(follow._loads_of_object(load.value, held))
 
     def _argument_of(self, node: ast.AST, of: Function, parameter: str) -> ast.expr | None:
         """What a call, or an attribute that is a property, passes to a function's parameter."""
@@ -516,13 +562,23 @@ class Follow:
             return node.func.value if isinstance(node.func, ast.Attribute) else None
         arguments = node.args
         if self._is_bound(node, of):
-            arguments = [_object_of(node.func, of), *arguments]
+            arguments = [self._object_of(node.func, of), *arguments]
         for name, argument in zip(positional(of.node), arguments, strict=False):
             if isinstance(argument, ast.Starred):
                 break
             if name == parameter:
                 return argument
         return next((each.value for each in node.keywords if each.arg == parameter), None)
+
+    def _object_of(self, called: ast.expr, of: Function) -> ast.expr:
+        """The object of a bound method, which a variable may have."""
+        values: list[ast.AST] = [called]
+        if isinstance(called, ast.Name):
+            values += self._source.values_of(self._source.variables.of(called))
+        for each in values:
+            if isinstance(each, ast.Attribute) and each.attr == _name_of(of):
+                return each.value
+        return called
 
     def _is_bound(self, call: ast.Call, of: Function) -> bool:
         """Does the call pass an object as the first argument of the function?"""
@@ -535,7 +591,7 @@ class Follow:
             and "classmethod" not in decorators(of.node)
         )
 
-    def _loads_of(self, target: ast.AST, held: Held) -> Iterator[Part]:
+    def _loads_of(self, target: ast.AST | None, held: Held) -> Iterator[Part]:
         """The expressions that load what is stored in `target`."""
         match target:
             case ast.Tuple(elts=elements) | ast.List(elts=elements):
@@ -562,6 +618,8 @@ class Follow:
             case ast.Attribute(value=value, attr=name):
                 found = meaning(self._source, value)
                 of = found.of if isinstance(found, Object) else None
+                if isinstance(found, Class):
+                    yield from self._loads_of_class(found, name, held)
                 if of is None:  # any object of this name is taken to be the same one
                     for load in self._source.loads[text_of(target)]:
                         yield load, held
@@ -569,7 +627,18 @@ class Follow:
             case ast.Subscript(value=value, slice=index):
                 yield from self._loads_of_object(value, held.inside(_key(index)))
                 if (of := self._class_of(value)) is not None:
-                    yield from self._set_by(value, _definitions.methods(of, "__setitem__"), held)
+                    setters = _of_self(_definitions.methods(of, "__setitem__"))
+                    yield from self._set_by(value, setters, held)
+
+    def _loads_of_class(self, of: Class, name: str, held: Held) -> Iterator[Part]:
+        """Of a number that was stored in an attribute of a class."""
+        family = {of, *_definitions.below(of)}
+        for source in sources_with(f".{name}") if self._source.is_of_program else ():
+            for load in source.attributes[name]:
+                found = meaning(source, load.value)
+                kind = found.of if isinstance(found, Object) else found
+                if isinstance(kind, Class) and kind in family:
+                    yield from self._in_file(source, (load, held))
 
     def _loads_at(self, name: str, store: ast.AST, held: Held) -> Iterator[Part]:
         """Those of what a variable got at one place."""
@@ -586,27 +655,40 @@ class Follow:
         """Of a number that was stored in an attribute, by its setter if it has one. An empty name
         may be any."""
         yield from self._loads_of_object(of, held.inside(Field(kind, name)))
-        for each in (name, "__setattr__"):
-            found = _definitions.methods(kind, each) if kind else _definitions.methods_named(each)
-            setters = [one for one in found if each != name or "setter" in decorators(one.node)]
-            yield from self._set_by(of, setters, held)
+        if kind:
+            setters = _definitions.setters(kind, name)
+            others = [*_definitions.methods(kind, "__setattr__")]
+        else:
+            named = _definitions.methods_named(name)
+            setters = _of_self(each for each in named if "setter" in decorators(each.node))
+            others = _definitions.methods_named("__setattr__")
+        yield from self._set_by(of, [*setters, *_of_self(others)], held)
 
-    def _set_by(self, of: ast.expr, setters: Iterable[Function], held: Held) -> Iterator[Part]:
-        """Of a number that is the last argument of a method of this object."""
-        for setter in setters:
-            names = positional(setter.node)
-            if len(names) < 2 or setter.node is self._within:
+    def _set_by(
+        self, of: ast.expr, setters: Iterable[tuple[Function, str]], held: Held
+    ) -> Iterator[Part]:
+        """Of a number that is the last argument of functions, of which this parameter is the
+        object."""
+        for setter, parameter in setters:
+            value = positional(setter.node)[-1]
+            if value == parameter or setter.node is self._within:
                 continue
-            for given in self._use_of_argument(setter, names[-1], held):
-                if given.parameter == names[0]:
+            for given in self._use_of_argument(setter, value, held):
+                if given.parameter == parameter:
                     yield from self._loads_of_object(of, given.held)
 
     def _loads_of_origin(self, store: ast.AST, held: Held) -> Iterator[Part]:
         """Of a number that was stored in an object that a target got from an expression."""
-        match self._parents.get(store):
+        at, parent = store, self._parents.get(store)
+        while isinstance(parent, ast.Tuple | ast.List):
+            place = next(i for i, each in enumerate(parent.elts) if each is at)
+            held, at, parent = held.inside(place), parent, self._parents[parent]
+        match parent:
             case ast.Assign(value=ast.Name() | ast.Attribute() | ast.Subscript() as of):
                 pass
-            case ast.For(target=target, iter=of) if target is store:
+            case ast.For(target=target, iter=of) | ast.comprehension(target=target, iter=of) if (
+                target is at
+            ):
                 held = held.inside(ANYWHERE)
             case _:
                 return
@@ -620,6 +702,23 @@ class Follow:
         match of:
             case ast.Call(func=ast.Attribute(attr="setdefault", value=value), args=[key, *_]):
                 yield from self._loads_of_object(value, held.inside(_key(key)))
+                return
+            case ast.Call(func=ast.Attribute(attr="values", value=value), args=[]):
+                yield from self._loads_of_object(value, held)
+                return
+            case ast.Call(func=ast.Attribute(attr="items", value=value), args=[]):
+                if held.element().is_at(1):
+                    value_of = held.element().element().inside(ANYWHERE)
+                    yield from self._loads_of_object(value, value_of)
+                return
+            case ast.Call(func=ast.Name(id=pairs), args=args) if pairs in PAIRS:
+                for place, each in enumerate(args, pairs == "enumerate"):
+                    if held.element().is_at(place):
+                        value_of = held.element().element().inside(ANYWHERE)
+                        yield from self._loads_of_object(each, value_of)
+                return
+            case ast.Call(func=ast.Name(id=copies), args=[*_, copied]) if copies in SEQUENCES:
+                yield from self._loads_of_object(copied, held)
                 return
             case (
                 ast.Attribute(attr="__dict__", value=value)
@@ -639,7 +738,7 @@ class Follow:
                 return
         if name is not None and self._source.self_of(method) == name:
             yield from self._loads_of_self(self._parents[method], held)
-        elif method is self._within and name in positional(method):
+        elif method is self._within and name in parameters(method):
             self._give(Given(Function(self._source, method), name, held))
 
     def _loads_of_self(self, of: ast.AST, held: Held) -> Iterator[Part]:
@@ -659,9 +758,21 @@ class Follow:
         if isinstance(function, ast.Lambda):
             return [(function, held.inside(CALLED))]
         # What a method returns of its object is found where the object is used.
-        if self._source.class_of(function) is not None and not later:
+        if self._source.class_of(function) is not None and not later and self._is_of_self(function):
             return []
         return self._calls_of(function, held.inside(CALLED))
+
+    def _is_of_self(self, function: ast.AST) -> bool:
+        """Did what is looked at come into a method with the object?"""
+        at = self._at
+        while at is not None:
+            node, _ = at
+            if isinstance(node, ast.Name) and node.id == self._source.self_of(function):
+                return True
+            if self._source.function(node) is not function:
+                return False
+            at = self._came_from[at]
+        return False
 
     def _calls_of(self, function: ast.AST, held: Held) -> Iterator[Part]:
         """The expressions that load a function, in all files of the program."""
@@ -678,15 +789,28 @@ class Follow:
                 found = meaning(source, load)
                 if found is None and is_method and isinstance(load, ast.Attribute):
                     found = Function(self._source, function)
-                part = (load, held)
-                is_it = isinstance(found, Function) and found.node is function
-                if not is_it or part in self._search.elsewhere:
-                    continue
-                if source is self._source:
-                    yield part
-                else:
-                    self._search.elsewhere.add(part)
-                    Follow(source, None, self).run([part])
+                if isinstance(found, Function) and self._may_run(found, function):
+                    is_loaded = is_method and _definitions.is_property(function)
+                    yield from self._in_file(source, (load, held.element() if is_loaded else held))
+
+    def _in_file(self, source: Source, part: Part) -> Iterator[Part]:
+        """Goes on there, with another search if it is another file."""
+        if part in self._search.elsewhere:
+            return
+        if source is self._source:
+            yield part
+        else:
+            self._search.elsewhere.add(part)
+            Follow(source, None, self).run([part])
+
+    def _may_run(self, called: Function, function: ast.AST) -> bool:
+        """Does a call of one function run the other, or of a method one that overrides it?"""
+        mine, other = self._source.class_of(function), called.source.class_of(called.node)
+        return called.node is function or (
+            mine is not None
+            and other is not None
+            and Class(called.source, other) in _definitions.above(Class(self._source, mine))
+        )
 
     def _use_of_argument(self, of: Function, parameter: str, held: Held) -> frozenset[Given]:
         """Of what is passed to a parameter of a function of the program."""
@@ -749,7 +873,7 @@ class Follow:
             case ast.comprehension(ifs=ifs) if node in ifs:
                 return self._decided(held, node)
             case ast.UnaryOp(op=ast.Not()) if held.keys:
-                return []
+                return self._follow_method(parent, held, *TRUTH)
             case ast.Match():
                 raise self._decides("condition", node)
             case ast.Subscript(slice=index) if index is node and not (held.integers or held.chosen):
@@ -784,15 +908,15 @@ class Follow:
             case ast.For(iter=of, target=target) | ast.comprehension(iter=of, target=target) if (
                 of is node and held.keys
             ):
-                made = self._follow_method(node, held, "__iter__", "__getitem__")
                 return [
                     load
-                    for at, each in made
-                    for load in self._loads_of(target, each.element())
+                    for at, each in self._follow_method(node, held, "__iter__", "__getitem__")
+                    for of_each in self._elements(node, each)
+                    for load in self._loads_of(target, of_each)
                     if at is node
                 ]
-            case ast.withitem(optional_vars=ast.expr() as target) if held.keys:
-                return self._loads_of(target, held.element() if held.has_elements else held)
+            case ast.withitem():
+                return self._entered(node, parent, held)
             case ast.Dict(keys=keys, values=values):
                 of_value = (name for name, value in zip(keys, values, strict=True) if value is node)
                 name = next(of_value, ANYWHERE)
@@ -816,6 +940,8 @@ class Follow:
                     return [(parent, held.element())]
                 if isinstance(held.first, Field):
                     return self._follow_method(parent, held, "__call__", "forward")
+                if held.chosen and not held.keys and not isinstance(node, ast.Attribute):
+                    raise self._decides("condition", node)
                 return whole
             case ast.Attribute():
                 return self._follow_attribute(parent, held)
@@ -823,7 +949,9 @@ class Follow:
                 if any(isinstance(op, ast.Is | ast.IsNot) for op in ops) and not held.chosen:
                     return []
                 if not held.has_elements:
-                    return self._follow_method(parent, held, *COMPARES)
+                    is_in = isinstance(ops[0], ast.In | ast.NotIn) and node in others
+                    names = ("__contains__",) if is_in else COMPARES
+                    return self._follow_method(parent, held, *names)
                 if _asks_if_finite(parent):
                     return []
                 if isinstance(ops[0], ast.In | ast.NotIn) and len(ops) == 1 and node in others:
@@ -835,13 +963,33 @@ class Follow:
                 return [(parent, held.moved())]
             case ast.JoinedStr() | ast.FormattedValue():
                 return [(parent, held.in_text())]
-            case ast.stmt() | ast.withitem():
+            case ast.Raise(exc=error) if error is node:
+                return self._raised(error, held)
+            case ast.stmt():
                 return []
             case ast.Subscript():
                 return self._follow_method(parent, held, "__getitem__")
             case ast.expr():
                 return whole
         return []
+
+    def _entered(self, node: ast.AST, item: ast.withitem, held: Held) -> Iterable[Part]:
+        """Of a context manager with the number, or a generator or function that makes one."""
+        if not held.keys or held.has_elements or held.first is CALLED:
+            return self._loads_of(item.optional_vars, held.element())
+        entered = self._follow_method(node, held, *ENTERS)
+        ended = self._follow_method(node, held, *EXITS)
+        of = held.first.of if isinstance(held.first, Field) else None
+        if of is None or not any(_definitions.methods_of_objects(of, each) for each in ENTERS):
+            entered = self._loads_of(item.optional_vars, held)
+        return [*entered, *(part for part in ended if part[0] is not node)]
+
+    def _elements(self, node: ast.AST, held: Held) -> list[Held]:
+        """Of an iterator at this node."""
+        if held.has_elements:
+            return [held.element()]
+        made = self._follow_method(node, held, "__next__")
+        return [each for at, each in made if at is node]
 
     def _step_of_text(self, node: ast.AST, parent: ast.AST, held: Held) -> Iterable[Part]:
         """Of a text that shows the number, to where it becomes a number again."""
@@ -910,7 +1058,8 @@ class Follow:
         if held.keys and name == "keys":
             return []
         if held.keys and name == "sort" and isinstance(call, ast.Call):
-            return self._follow_passed(call, node, held)
+            ordered = () if call.keywords else self._follow_order(call, held, False)
+            return [*self._follow_passed(call, node, held), *ordered]
         if name in ENDING_ATTRIBUTES and not (held.chosen and name in OF_SHAPE):
             return []
         if held.integers and not held.whole and name in ("item", "tolist"):
@@ -934,22 +1083,21 @@ class Follow:
         of = held.first.of if isinstance(held.first, Field) else None
         if of is None:
             return []
-        found = (_definitions.method(of, name) for name in names)
-        function = next((each for each in found if each is not None), None)
-        if function is None and not of.source.is_of_program and isinstance(node, ast.Call):
+        found = (_definitions.methods_of_objects(of, name) for name in names)
+        functions = next((each for each in found if each), [])
+        if not functions and not of.source.is_of_program and isinstance(node, ast.Call):
             return [(node, held.element())]  # a method of a base class that is not known
-        if function is None and isinstance(node, ast.Call | ast.Attribute):
-            if not _definitions.has_field(of, names[0]):
-                function = _definitions.method(of, "__getattr__") or _definitions.method(
-                    of, "__getattribute__"
-                )
-                node = node.func if function and isinstance(node, ast.Call) else node
-        elif isinstance(node, ast.Attribute) and function and not is_property(function.node):
-            return []
-        name = function.source.self_of(function.node) if function is not None else None
-        if function is None or name is None:
-            return []
-        return self.received(node, self._use_of_argument(function, name, held))
+        is_loaded = isinstance(node, ast.Attribute)
+        run = _definitions.getters(of, names[0]) if is_loaded else _of_self(functions)
+        is_missing = not (run or functions or _definitions.has_field(of, names[0]))
+        if is_missing and isinstance(node, ast.Call | ast.Attribute):
+            run = _of_self(_definitions.computes_fields(of))
+            node = node.func if run and isinstance(node, ast.Call) else node
+        return [
+            part
+            for function, parameter in run
+            for part in self.received(node, self._use_of_argument(function, parameter, held))
+        ]
 
     def _follow_argument(self, call: ast.AST, argument: ast.AST, held: Held) -> Iterable[Part]:
         """Of what is passed to a call."""
@@ -997,6 +1145,10 @@ class Follow:
 
     def _functions_of(self, function: ast.expr) -> tuple[list[Function], bool]:
         """The functions of the program that a call may run, and whether it runs no others."""
+        if self._source.is_of_program and isinstance(function, ast.Attribute):
+            of = None if _is_super(function.value) else self._class_of(function.value)
+            if of is not None and (methods := _definitions.methods_of_objects(of, function.attr)):
+                return methods, True
         found = meaning(self._source, function)
         match found:
             case Function():
@@ -1075,6 +1227,10 @@ class Follow:
             return [(call, held), *self._follow_method(call, held, "__post_init__")]
         if name in NAMESPACES and isinstance(argument, ast.keyword) and argument.arg:
             return [(call, held.inside(Field(None, argument.arg)))]
+        if isinstance(call.func, ast.Attribute) and name == "send":
+            return [(call, held), *self._sent(held)]
+        if isinstance(call.func, ast.Attribute) and name == "step":
+            return self._rates(call.func.value, held._replace(keys=()))
         if name in SETS_ATTRIBUTE and len(call.args) > 2:
             target, called, value = call.args[-3:]
             text = called.value if isinstance(called, ast.Constant) else ""
@@ -1092,7 +1248,7 @@ class Follow:
         if is_function or isinstance(argument, ast.Starred):
             held = held.element()
         rounds = name == "round" and len(call.args) == 1 and not call.keywords
-        filters = name == "filter" and is_function
+        filters = name in FILTER and (is_function or isinstance(call.args[0], ast.Constant))
         maps = name == "map" and call.args and name_of(call.args[0]) in TO_INTEGERS
         converts = (name in TO_INTEGERS or rounds or maps) and not held.whole
         if (name in SIZES or converts or filters) and not is_object:
@@ -1144,10 +1300,15 @@ class Follow:
         stored: Iterable[Part] = []
         if name == "update" and held.keys:
             stored = self._loads_of_object(call.func.value, held)
+        elif IN_PLACE.fullmatch(name) and not self._is_module(call.func.value):
+            stored = self._loads_of_object(call.func.value, whole)
         elif name == "setdefault":
             first = call.args[0] if call.args else None
             stored = self._loads_of_object(call.func.value, held.inside(_key(first)))
         return [(call, whole), *stored]
+
+    def _is_module(self, node: ast.expr) -> bool:
+        return isinstance(meaning(self._source, node), ModuleType)
 
     def _follow_fields(self, call: ast.Call, name: str, held: Held) -> Iterable[Part] | None:
         """Of an object that has the number in a field, and is the first argument of a call."""
@@ -1157,8 +1318,10 @@ class Follow:
             return [(call, held.element().inside(field.name or ANYWHERE))]
         if name == "astuple":
             return [(call, held.element().inside(ANYWHERE))]
-        if name in COPIES:
-            return [(call, held)]
+        if name in COPIES | MANAGERS:
+            return [(call, held.inside(ANYWHERE) if name in MANAGERS else held)]
+        if name == "enter_context":
+            return self._follow_method(call, held, *ENTERS)
         if name == "getattr" and len(call.args) > 1:
             asked = call.args[1]
             if not isinstance(asked, ast.Constant) or asked.value == field.name:
@@ -1168,8 +1331,10 @@ class Follow:
             attribute = ast.Attribute(call.args[0], str(asked.value), ast.Load())
             parts = self._follow_method(user if is_called else attribute, held, str(asked.value))
             return [(call if node is attribute else node, each) for node, each in parts]
-        if name in ("float", "int", "next", "iter", "abs", "round"):
+        if name in ("float", "int", "next", "iter", "abs", "round", "len"):
             return self._follow_method(call, held, f"__{name}__")
+        if name == "bool":
+            return self._follow_method(call, held, *TRUTH)
         return None
 
     def _loads_of_file(self, loader: str, held: Held) -> Iterator[Part]:
@@ -1177,14 +1342,49 @@ class Follow:
         for source in sources_with(f"{loader}(") if self._source.is_of_program else ():
             for load in source.loads[loader]:
                 call = source.parents[load]
-                part = (call, held)
-                if not isinstance(call, ast.Call) or call.func is not load:
+                if isinstance(call, ast.Call) and call.func is load:
+                    yield from self._in_file(source, (call, held))
+
+    def _raised(self, error: ast.AST, held: Held) -> Iterator[Part]:
+        """The loads of an exception with the number in the handlers that may catch it."""
+        made = error.func if isinstance(error, ast.Call) else error
+        found = self._class_of(error) if isinstance(error, ast.expr) else None
+        names = {"Exception", "BaseException"}
+        for each in (found, *_definitions.above(found)) if found else ():
+            names |= {each.node.name, *map(name_of, each.node.bases)}
+        if found is None:
+            name = name_of(made) if isinstance(made, ast.expr) else ""
+            kinds = getattr(getattr(builtins, name, None), "__mro__", ())
+            names |= {name, *(each.__name__ for each in kinds)}
+        for source in parsed_sources() if self._source.is_of_program else ():
+            for handler in source.handlers:
+                kind = handler.type
+                caught = kind.elts if isinstance(kind, ast.Tuple) else [kind]
+                if names.isdisjoint(name_of(each) for each in caught if each):
                     continue
-                if source is self._source:
-                    yield part
-                elif part not in self._search.elsewhere:
-                    self._search.elsewhere.add(part)
-                    Follow(source, None, self).run([part])
+                for load in source.loads[handler.name or ""]:
+                    if handler in source.around(load):
+                        yield from self._in_file(source, (load, held))
+
+    def _sent(self, held: Held) -> Iterator[Part]:
+        """What generators get by `send`."""
+        for source in parsed_sources():
+            for node in source.yields:
+                yield from self._in_file(source, (node, held))
+
+    def _rates(self, scheduler: ast.expr, held: Held) -> Iterator[Part]:
+        """The loads of the learning rates, and of what a scheduler keeps, if the program has one
+        that takes numbers."""
+        if not (self._source.is_of_program and sources_with(f"{PLATEAU}(")):
+            return
+        if text := text_of(scheduler):
+            for name in KEPT_BY_PLATEAU:
+                for load in self._source.loads.get(f"{text}.{name}", ()):
+                    yield load, held
+        sources_with(".get_last_lr", ".param_groups")
+        for source in parsed_sources():
+            for node in (*source.rates, *source.attributes.get("get_last_lr", ())):
+                yield from self._in_file(source, (node, held))
 
     def _follow_order(self, call: ast.Call, held: Held, is_key: bool) -> Iterable[Part]:
         """Of the least, the greatest, or all of the arguments in an order that the number decides.
@@ -1226,11 +1426,13 @@ def _key(index: ast.expr | None) -> Key:
     return index.value if isinstance(index, ast.Constant) else ANYWHERE
 
 
-def _object_of(called: ast.expr, of: Function) -> ast.expr:
-    """The object of a bound method."""
-    if isinstance(called, ast.Attribute) and called.attr == _name_of(of):
-        return called.value
-    return called
+def _is_super(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and name_of(node.func) == "super"
+
+
+def _of_self(methods: Iterable[Function]) -> list[tuple[Function, str]]:
+    """Methods with the parameter that is their object."""
+    return [(each, name) for each in methods if (name := each.source.self_of(each.node))]
 
 
 def _name_of(function: Function) -> str:

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
-from ferro_alloc.sim._texts import Texts, attributes, called
+from ferro_alloc.sim._texts import Texts, attributes, bases, called
 from ferro_alloc.sim._variables import DEFINITIONS, Variable, Variables
 
 ASSIGNMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign)
@@ -116,12 +116,19 @@ class Source:
         self.all_attributes: defaultdict[str, list[ast.Attribute]] = defaultdict(list)
         """By their names."""
         self.generators: set[ast.AST] = set()
+        self.yields: list[ast.Yield] = []
+        self.handlers: list[ast.ExceptHandler] = []
+        """Those that name the exception."""
+        self.rates: list[ast.Subscript] = []
+        """The loads of an element "lr", as of `optimizer.param_groups[0]`."""
         self.definitions: dict[str, ast.AST] = {}
         """Functions and classes by their qualified names, without <locals>."""
         self.methods: defaultdict[str, list[ast.AST]] = defaultdict(list)
         """By their names."""
         self.assigned: defaultdict[str, list[ast.expr]] = defaultdict(list)
         """The values of attributes, by their text."""
+        self.derived: defaultdict[str, list[ast.ClassDef]] = defaultdict(list)
+        """The classes that have a base of this name."""
         self._classes: list[ast.ClassDef] = []
         self._at: dict[Position, ast.AST] = {}
         self._tests: dict[Position, ast.AST] = {}
@@ -145,7 +152,7 @@ class Source:
             for block in (getattr(node, name, ()) for name in ("body", "orelse", "finalbody")):
                 if isinstance(block, list):
                     self._blocks.update((each, (block, i)) for i, each in enumerate(block))
-        if isinstance(node, ast.expr | ast.For | ast.AsyncFor):
+        if isinstance(node, ast.expr | ast.For | ast.AsyncFor | ast.With):
             place = (node.lineno, node.end_lineno, node.col_offset, node.end_col_offset)
             self._at.setdefault(place, node)
         match node:
@@ -168,10 +175,18 @@ class Source:
                         self.loads[text].append(node)
             case ast.Yield() | ast.YieldFrom():
                 self.generators.add(self.function(node))
+                if isinstance(node, ast.Yield):
+                    self.yields.append(node)
+            case ast.ExceptHandler(name=str()):
+                self.handlers.append(node)
+            case ast.Subscript(slice=ast.Constant(value="lr"), ctx=ast.Load()):
+                self.rates.append(node)
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 self.definitions[self._qualified(node)] = node
                 if isinstance(node, ast.ClassDef):
                     self._classes.append(node)
+                    for base in dict.fromkeys(map(name_of, node.bases)):
+                        self.derived[base].append(node)
                 if isinstance(self.parents[node], ast.ClassDef):
                     self.methods[node.name].append(node)
             case ast.Assign(targets=targets, value=value):
@@ -190,7 +205,8 @@ class Source:
         return variables.get(name) if variables.get("__file__") == self.file else None
 
     def at(self, position: Position) -> ast.AST | None:
-        """The expression that an instruction of this position evaluates."""
+        """The expression that an instruction of this position evaluates, or the `with` statement
+        whose context managers it enters or leaves."""
         if test := self._tests.get(position):
             return test
         node = self._calls.get((position[1], position[3])) or self._at.get(position)
@@ -391,6 +407,13 @@ def positional(function: ast.AST) -> list[str]:
     return [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
 
 
+def parameters(function: ast.AST) -> list[str]:
+    """The names of those that get one argument each."""
+    arguments = getattr(function, "args", None)
+    keywords = arguments.kwonlyargs if isinstance(arguments, ast.arguments) else []
+    return [*positional(function), *(each.arg for each in keywords)]
+
+
 def decorators(of: ast.AST) -> set[str]:
     """The names of its decorators, also of those that are called."""
     return {
@@ -512,7 +535,7 @@ _modules_searched: list[object] = []
 
 def sources_with(*texts: str) -> list[Source]:
     """The files of the program that contain one of the texts, which are as in "name(", "def name(",
-    "module.name(" or ".name", with the name as a word.
+    "module.name(", ".name" or "class (name", with the name as a word.
 
     It parses MAX_LINES lines in all calls together. It leaves out the files that are then not
     parsed, for a number is shown more often than it decides.
@@ -544,8 +567,9 @@ def sources_with(*texts: str) -> list[Source]:
 
 def _keys_with(text: str) -> Iterator[tuple[str, str]]:
     """The files, with their texts, that contain it."""
-    is_called = text.endswith("(")
     *before, word = re.findall(r"\w+", text)
-    for file, of in _searchable.keys_with(called if is_called else attributes, word):
-        if not before or text in of:
+    is_base = text == f"class ({word}"
+    kind = bases if is_base else called if text.endswith("(") else attributes
+    for file, of in _searchable.keys_with(kind, word):
+        if is_base or not before or text in of:
             yield file, of
