@@ -156,16 +156,28 @@ def _observe_files(torch: Any, computed: Any) -> None:
 
 def _observe_saved_for_backward(torch: Any, computed: Any) -> None:
     """What `save_on_cpu` keeps on the host returns to the card, and decides nothing before that. It
-    has integers too, such as indices of pooling and the seeds of attention."""
+    has integers too, such as indices of pooling and the seeds of attention. Other hooks, as of a
+    class derived from it, may read what they copy."""
     hooks = torch.autograd.graph.save_on_cpu
-    make = hooks.__init__
+    make, enter = hooks.__init__, hooks.__enter__
 
     @functools.wraps(make)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         make(self, *args, **kwargs)
-        self.pack_hook = _within(computed.use_as_text, self.pack_hook)
+        self._made_hooks = (self.pack_hook, self.unpack_hook)
+
+    @functools.wraps(enter)
+    def enter_with_mark(self: Any) -> object:
+        pack = self.pack_hook
+        if (pack, self.unpack_hook) == getattr(self, "_made_hooks", None):
+            self.pack_hook = _within(computed.use_as_text, pack)
+        try:
+            return enter(self)
+        finally:
+            self.pack_hook = pack
 
     hooks.__init__ = init
+    hooks.__enter__ = enter_with_mark
 
 
 def _certainty_of(torch: Any, computed: Any, tensor: Any) -> int:

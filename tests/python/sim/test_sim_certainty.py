@@ -142,6 +142,34 @@ def test_keeping_tensors_on_the_host_for_backward_makes_no_verdict_unsure(
     assert set(learned(result).values()) == {"float"}
 
 
+OFFLOADED_AND_READ = f"""\
+{UNKNOWN}
+class Offload(torch.autograd.graph.save_on_cpu):
+    def __init__(self):
+        super().__init__()
+        CHANGE
+    def keep(self, tensor):
+        kept = self.copy(tensor)
+        if kept[1].dtype == torch.int64 and kept[1].sum() > 3: unknown.sum()
+        return kept
+q = unknown.clone().requires_grad_()
+with Offload():
+    loss = q.gather(1, q.argmax(1, keepdim=True)).sum()
+loss.backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [("self.copy, self.pack_hook = self.pack_hook, self.keep", 13), ("pass", 0)],
+)
+def test_a_hook_that_reads_what_it_keeps_makes_the_verdict_unsure(
+    simulate: Simulate, change: str, status: int
+) -> None:
+    done, _ = simulate(OFFLOADED_AND_READ.replace("CHANGE", change))
+    assert done.returncode == status, done.stderr
+
+
 SIZED = f"""\
 {UNKNOWN}
 column = unknown[:, 0]
