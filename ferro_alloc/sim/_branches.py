@@ -71,6 +71,8 @@ class Branches:
         held."""
         self._not_of_host: set[tuple[ast.AST, str]] = set()
         """Those of the branch that is looked at."""
+        self._changing_nothing: set[ast.If] = set()
+        """Branches of which `may_change_nothing` is true."""
 
     def assigned(self, source: Source, branch: ast.If, is_held: IsHeld) -> list[ast.expr] | None:
         """The targets that a branch assigns, if it changes nothing else; None if it may."""
@@ -79,16 +81,32 @@ class Branches:
         return self._assigned(source, branch)
 
     def _assigned(self, source: Source, branch: ast.If) -> list[ast.expr] | None:
-        lines = [*branch.body, *branch.orelse]
-        if all(isinstance(line, ast.Pass) for line in lines):
-            return None
         found: list[ast.expr] = []
-        for line in lines:
-            targets = self._targets(source, line)
-            if targets is None:
+        branches = [branch]
+        for each in branches:
+            lines = [*each.body, *each.orelse]
+            if all(isinstance(line, ast.Pass) for line in lines):
                 return None
-            found += targets
+            for line in lines:
+                if isinstance(line, ast.If):
+                    if not self.is_simple(source, line.test):
+                        return None
+                    if line not in self._changing_nothing:
+                        branches.append(line)
+                    continue
+                targets = self._targets(source, line)
+                if targets is None:
+                    return None
+                found += targets
         return found
+
+    def may_change_nothing(self, source: Source, branch: ast.If) -> bool:
+        """Does a branch only assign, if all variables get the number?"""
+        if branch not in self._changing_nothing:
+            if self.assigned(source, branch, lambda _: True) is None:
+                return False
+            self._changing_nothing.add(branch)
+        return True
 
     def chooses_host(self, source: Source, choice: ast.IfExp, is_held: IsHeld) -> bool:
         """Does a conditional expression choose from what takes no memory of a card?"""
@@ -101,8 +119,6 @@ class Branches:
                 return []
             case ast.Expr(value=ast.Call() as call):
                 return [] if self._only_shows(source, call) else None
-            case ast.If(test=test) if self.is_simple(source, test):
-                return self._assigned(source, line)
             case ast.Assign(targets=targets, value=value):
                 is_of_host = self._is_of_host(source, value)
             case ast.AnnAssign(target=target, value=ast.expr() as value):

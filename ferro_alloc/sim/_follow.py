@@ -13,9 +13,10 @@ import ast
 import builtins
 import re
 import sys
-from collections.abc import Iterable, Iterator
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
 from heapq import merge
+from math import inf
 from operator import itemgetter
 from types import ModuleType
 
@@ -46,6 +47,7 @@ from ferro_alloc.sim._sources import (
     sources_with,
     text_of,
 )
+from ferro_alloc.sim._uses import Uses
 
 TO_INTEGERS = {"int", "bool", "ceil", "floor", "trunc"}
 SIZES = {"arange", "range", "linspace", "logspace"}
@@ -137,7 +139,63 @@ class EnoughError(Exception):
     """A search for all that a number reaches has found enough, or took too long."""
 
 
-_uses_of_arguments: dict[tuple[ast.AST, str, Held], Outcome] = {}
+Argument = tuple[ast.AST, str, Held]
+"""A function, its parameter, and what that has of the number."""
+_uses_of_arguments: dict[Argument, Outcome] = {}
+"""What is known of these for all searches."""
+
+
+class Calls:
+    """What functions give their callers, in one search.
+
+    Within a cycle of calls this is what was found so far. It is looked for again until nothing new
+    is found, and kept for other searches if it depends on no call that is still looked at.
+    """
+
+    def __init__(self) -> None:
+        self._depths: dict[Argument, int] = {}
+        """Of those that are looked at."""
+        self._so_far: dict[Argument, tuple[Outcome, float]] = {}
+        """Of those in a cycle: what was found, and the depth of the outermost call of the cycle."""
+        self._outermost = inf
+        """The least depth of the calls that were asked for while they were looked at."""
+        self.has_cycle = False
+
+    def use(self, of: Argument, look: Callable[[], Outcome]) -> Outcome:
+        if of in _uses_of_arguments:
+            return _uses_of_arguments[of]
+        if of in self._depths or of in self._so_far:
+            found, outermost = self._so_far.get(of, (SHOWN, inf))
+            self._outermost = min(self._outermost, self._depths.get(of, outermost))
+            self.has_cycle = True
+            return found
+        depth = self._depths[of] = len(self._depths)
+        before, self._outermost = self._outermost, inf
+        found = SHOWN
+        while True:
+            known = set(self._so_far)
+            made = look()
+            is_new = isinstance(made, Reached) or not made <= found
+            found = made if isinstance(made, Reached) else found | made
+            is_in_cycle = self._outermost <= depth
+            if not is_new or not is_in_cycle or isinstance(found, Reached):
+                break
+            self._so_far = {each: use for each, use in self._so_far.items() if each in known}
+            self._so_far[of] = (found, self._outermost)
+        del self._depths[of]
+        self._so_far.pop(of, None)
+        if self._outermost < depth and not isinstance(found, Reached):
+            self._so_far[of] = (found, self._outermost)
+        else:
+            _uses_of_arguments[of] = found
+            for each, (use, outermost) in [*self._so_far.items()]:
+                if outermost >= depth and not isinstance(found, Reached):
+                    _uses_of_arguments[each] = use
+                    del self._so_far[each]
+            self._outermost = inf
+        self._outermost = min(before, self._outermost)
+        return found
+
 
 PartWithin = tuple[ast.AST | None, bool, Part]
 
@@ -183,31 +241,15 @@ def _loads(name: str, store: ast.AST) -> Loads:
     return Loads(name, store)
 
 
-Places = list[tuple[int, ast.expr]]
-_by_field: dict[tuple[object, Class | None], tuple[Places, dict[str, Places]]] = {}
-"""Of the loads of an object of a class: those that may take any field, and those of each field,
-with their places among all."""
+_uses: dict[tuple[object, Class | None, bool], Uses] = {}
+"""Of the loads of a variable or an object of a class, and whether it is a container."""
 
 
-def _with_field(
-    source: Source, of: object, loads: Iterable[ast.expr], held: Held
-) -> Iterator[Part]:
-    """The loads of one object, but for those that only take fields without the number."""
-    field = held.first
-    if not isinstance(field, Field) or not field.name or held.text:
-        return ((load, held) for load in loads)
-    key = (of, field.of)
-    if key not in _by_field:
-        others, by_name = _by_field[key] = ([], {})
-        for place in enumerate(loads):
-            taken = source.parents[place[1]]
-            if isinstance(taken, ast.Attribute) and _is_field(field.of, taken.attr):
-                by_name.setdefault(taken.attr, []).append(place)
-            else:
-                others.append(place)
-    others, by_name = _by_field[key]
-    of_field = by_name.get(field.name, ())
-    return ((load, held) for _, load in merge(others, of_field, key=itemgetter(0)))
+def _is_method(of: Class | None, name: str) -> bool:
+    """Is it a method of the objects of a class of the program?"""
+    if of is None or not of.source.is_of_program or name in FIELDS | COPIES:
+        return False
+    return bool(_definitions.methods_of_objects(of, name))
 
 
 def _is_population(call: ast.Call, argument: ast.AST) -> bool:
@@ -243,7 +285,9 @@ class Search:
         """All that it has found, if so."""
         self.elsewhere: set[Part] = set()
         self.origins: set[Part] = set()
-        self.arguments: set[tuple[ast.AST, str, Held]] = set()
+        self.by_name: set[ast.AST] = set()
+        """Where the number came by a name, as an attribute of a class, and not with an object."""
+        self.calls = Calls()
         self._branches: dict[bool, Branches | None] = {}
         self._bindings: set[ast.AST] = set()
         """Targets and parameters that get the number."""
@@ -272,7 +316,7 @@ class Search:
 
     def end(self) -> None:
         """Keeps what was found, which is complete now."""
-        if self.is_long and self.choice is None:
+        if self.is_long and self.choice is None and not self.calls.has_cycle:
             _earlier.outcomes |= self.outcomes
         _earlier.bindings |= self._bindings
 
@@ -318,6 +362,8 @@ class Follow:
         self._is_first = not isinstance(before, Follow)
         self._left: list[tuple[Part | None, ast.If, Held]] = []
         """Branches to look at when all that gets the number is known."""
+        self._decides_on: set[tuple[ast.AST, Held]] = set()
+        """These and earlier ones. What is within one of them is a part of that."""
         self._search: Search
         self._goes_on: bool
         """Does it go on after what the number reaches?"""
@@ -358,7 +404,8 @@ class Follow:
         while rest or self._left:
             if not rest:
                 self._at, branch, held = self._left.pop()
-                self._add(self._branch(branch, held), rest)
+                if (self._parents[branch], held) not in self._decides_on:
+                    self._add(self._branch(branch, held), rest)
                 continue
             self._at = part = rest.pop()
             try:
@@ -438,6 +485,7 @@ class Follow:
         if not isinstance(branch, ast.If) or not self._may_show(branch):
             raise self._decides("condition", condition)
         self._left.append((self._at, branch, held))
+        self._decides_on.add((branch, held))
         return []
 
     def _branch(self, branch: ast.If, held: Held) -> Iterable[Part]:
@@ -457,8 +505,7 @@ class Follow:
 
     def _may_show(self, branch: ast.If) -> bool:
         branches = self._search.branches(True) if self._source.is_of_program else None
-        assigned = branches and branches.assigned(self._source, branch, lambda _: True)
-        return assigned is not None
+        return branches is not None and branches.may_change_nothing(self._source, branch)
 
     def read(self, node: ast.AST, held: Held) -> Iterable[Part]:
         """The expressions with the number that the instruction at this expression reads."""
@@ -643,7 +690,47 @@ class Follow:
     def _loads_at(self, name: str, store: ast.AST, held: Held) -> Iterator[Part]:
         """Those of what a variable got at one place."""
         loads = self._source.loads_of(name, [store])
-        return _with_field(self._source, (name, store), loads, held)
+        return self._that_take(self._source, (name, store), loads, held)
+
+    def _that_take(
+        self, source: Source, of: object, loads: Iterable[ast.expr], held: Held
+    ) -> Iterator[Part]:
+        """The loads of a container or an object that may take the element or the attribute with the
+        number."""
+        return (part for _, part in self._places_of(source, of, enumerate(loads), held))
+
+    def _places_of(
+        self, source: Source, of: object, loads: Iterable[tuple[int, ast.AST]], held: Held
+    ) -> Iterable[tuple[int, Part]]:
+        """The same with their places among all."""
+        first = held.first
+        kind, key = (first.of, first.name) if isinstance(first, Field) else (None, first)
+        if held.text or not isinstance(key, str | int) or key == "":
+            return ((place, (load, held)) for place, load in loads)
+        is_object = isinstance(first, Field)
+        index = (of, kind, is_object)
+        if index not in _uses:
+            if is_object:
+                is_field, is_method = partial(_is_field, kind), partial(_is_method, kind)
+                _uses[index] = Uses(source, loads, is_field, is_method)
+            else:
+                _uses[index] = Uses(source, loads)
+        uses = _uses[index]
+        called = (
+            each
+            for name, each in uses.called.items()
+            if not source.is_of_program or self._is_used_by(kind, name, held)
+        )
+        rest = merge(uses.others, *called, key=itemgetter(0))
+        taken = [(place, source.parents[load]) for place, load in uses.taken.get(key, ())]
+        inner = self._places_of(source, (of, kind, key), taken, held.element())
+        return merge(((place, (load, held)) for place, load in rest), inner, key=itemgetter(0))
+
+    def _is_used_by(self, of: Class | None, name: str, held: Held) -> bool:
+        """Does a method give its caller something of the number that its object has?"""
+        assert of is not None
+        methods = _of_self(_definitions.methods_of_objects(of, name))
+        return any(self._use_of_argument(each, own, held) for each, own in methods)
 
     def _class_of(self, node: ast.expr) -> Class | None:
         found = meaning(self._source, node)
@@ -744,7 +831,7 @@ class Follow:
     def _loads_of_self(self, of: ast.AST, held: Held) -> Iterator[Part]:
         """Of a number that was stored in the object of a method of this class."""
         assert isinstance(of, ast.ClassDef)
-        yield from _with_field(self._source, of, self._source.loads_of_self(of), held)
+        yield from self._that_take(self._source, of, self._source.loads_of_self(of), held)
         within = self._within
         name = self._source.self_of(within) if within is not None else None
         if within is not None and name and self._source.is_related(self._parents[within], of):
@@ -767,6 +854,10 @@ class Follow:
         at = self._at
         while at is not None:
             node, _ = at
+            if node in self._search.by_name:
+                return False
+            while isinstance(node, ast.Attribute | ast.Subscript):
+                node = node.value
             if isinstance(node, ast.Name) and node.id == self._source.self_of(function):
                 return True
             if self._source.function(node) is not function:
@@ -795,6 +886,7 @@ class Follow:
 
     def _in_file(self, source: Source, part: Part) -> Iterator[Part]:
         """Goes on there, with another search if it is another file."""
+        self._search.by_name.add(part[0])
         if part in self._search.elsewhere:
             return
         if source is self._source:
@@ -814,26 +906,23 @@ class Follow:
 
     def _use_of_argument(self, of: Function, parameter: str, held: Held) -> frozenset[Given]:
         """Of what is passed to a parameter of a function of the program."""
-        key = (of.node, parameter, held)
-        if key not in _uses_of_arguments:
-            if key in self._search.arguments:  # by a call within itself
-                return SHOWN
-            self._search.arguments.add(key)
-            for each in ast.walk(of.node.args):  # type: ignore[attr-defined]
-                if isinstance(each, ast.arg) and each.arg == parameter:
-                    self._search.add_binding(each, held)
-            loads = of.source.loads_of(parameter, [of.node])
-            parts = _with_field(of.source, (parameter, of.node), loads, held)
-            use: Outcome
-            try:
-                use = Follow(of.source, of.node, self, of_argument=True).run(parts)
-            except DecidesError as error:
-                use = error.reached
-            _uses_of_arguments[key] = use
-        use = _uses_of_arguments[key]
+        use = self._search.calls.use(
+            (of.node, parameter, held), lambda: self._use_in(of, parameter, held)
+        )
         if isinstance(use, Reached):
             raise DecidesError(use)
         return use
+
+    def _use_in(self, of: Function, parameter: str, held: Held) -> Outcome:
+        for each in ast.walk(of.node.args):  # type: ignore[attr-defined]
+            if isinstance(each, ast.arg) and each.arg == parameter:
+                self._search.add_binding(each, held)
+        loads = of.source.loads_of(parameter, [of.node])
+        parts = self._that_take(of.source, (parameter, of.node), loads, held)
+        try:
+            return Follow(of.source, of.node, self, of_argument=True).run(parts)
+        except DecidesError as error:
+            return error.reached
 
     def _step(self, node: ast.AST, held: Held) -> Iterable[Part]:
         """The expressions to go on with."""

@@ -16,6 +16,8 @@ import dis
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
+from heapq import merge
+from operator import itemgetter
 from types import CodeType, FrameType
 from typing import NamedTuple
 
@@ -37,6 +39,8 @@ from ferro_alloc.sim._sources import (
     text_of,
     without_collection,
 )
+from ferro_alloc.sim._uses import Uses
+from ferro_alloc.sim._variables import Variable
 
 READS = {"item", "tolist", "cpu", "numpy"}
 """Methods of tensors whose result is what was read."""
@@ -265,6 +269,8 @@ class _Search:
         self._seen: set[Part] = set()
         self._branches_left: list[tuple[Part, ast.If | ast.IfExp]] = []
         """To look at when all that gets the number is known."""
+        self._decides_on: set[ast.AST] = set()
+        """Statements `if`, these and earlier ones. What is within one of them is a part of that."""
         self._held: set[ast.AST] = set()
         """Targets and parameters that get the number."""
         self._came_from: dict[Part | None, Part | None] = {}
@@ -330,7 +336,8 @@ class _Search:
                 else:
                     part, branch = self._branches_left.pop()
                     self._at = part
-                    self._branch(part[0], branch)
+                    if part[0].parents[branch] not in self._decides_on:
+                        self._branch(part[0], branch)
         except HarmfulError:
             at = self._at
             while at is not None:
@@ -404,6 +411,7 @@ class _Search:
             case ast.If(test=test) if test is node:
                 _check(not held.is_object)
                 self._branches_left.append(((source, node, held), parent))
+                self._decides_on.add(parent)
             case ast.BoolOp(values=values) if source.is_condition(parent):
                 after = values[_place(node, values) + 1 :]
                 _check(all(self._branches.is_simple(source, each) for each in after))
@@ -562,11 +570,22 @@ class _Search:
         if not self._is_new(scope, name, held):
             return
         variables = source.variables
-        for load in variables.loads[scope, name]:
+        for load in self._loads(source, (scope, name), held):
             self._add(source, load, held)
         for target in variables.bindings[scope, name]:
             if isinstance(source.parents[target], ast.AugAssign):
                 self._add(source, target, held)
+
+    def _loads(self, source: Source, of: Variable, held: Held) -> Iterable[ast.AST]:
+        """The loads of a variable, but for those that only take other elements."""
+        loads = source.variables.loads[of]
+        if held.loose or not held.is_dictionary:
+            return loads
+        uses = self._program.uses
+        if (source, of) not in uses:
+            uses[source, of] = Uses(source, enumerate(loads))
+        of_key = uses[source, of].taken.get(held.path[0], ())
+        return (load for _, load in merge(uses[source, of].others, of_key, key=itemgetter(0)))
 
     def _hold_attribute(
         self, source: Source, target: ast.Attribute, held: Held, what: str = ""

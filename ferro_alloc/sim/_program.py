@@ -28,6 +28,8 @@ from ferro_alloc.sim._sources import (
     text_in,
 )
 from ferro_alloc.sim._texts import Texts
+from ferro_alloc.sim._uses import Uses
+from ferro_alloc.sim._variables import Variable
 
 REFLECTS = re.compile(
     r"(?<![.\w])(?<!def )(?:exec|eval|locals|globals)\s*\(|(?<![.\w])vars\(\s*\)|__globals__"
@@ -172,6 +174,8 @@ class Program:
         self.earlier = Earlier()
         self.known_values: dict[Hashable, bool] = {}
         """What `Names` has found out."""
+        self.uses: dict[tuple[Source, Variable], Uses] = {}
+        """The loads of variables."""
 
     def _add(self, file: str, variables: dict[str, Any]) -> None:
         if self._variables.setdefault(file, variables) is not variables:

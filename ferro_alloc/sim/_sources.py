@@ -302,23 +302,50 @@ class Source:
         yield from stores.around.get(None if is_in else scope, ())
         top = self.variables.tops[node]
         yield from stores.around.get(top, ()) if top is not node else ()
-        for at in self.around(top, scope) if is_in and stores.around else ():
-            block, place = self._blocks.get(at, ((), 0))
-            places = stores.places.get(id(block), ())
-            for i in range(bisect_left(places, place) - 1, -1, -1):
-                each = block[places[i]]
-                yield from stores.around[each]
-                if isinstance(each, ast.Assign) and any(of in stores.around for of in each.targets):
-                    return
-            match self.parents[at]:
-                case ast.For(target=of, body=body) | ast.AsyncFor(target=of, body=body) if (
-                    block is body and of in stores.around
-                ):
-                    yield from stores.around[of]
-                    return
-                case parent if not isinstance(parent, ASSIGNMENTS) and parent is not scope:
-                    yield from stores.around.get(parent, ())
-        yield scope
+        if is_in and stores.around:
+            yield from self._stores_outside(top, scope, stores)
+        else:
+            yield scope
+
+    def _stores_outside(self, at: ast.AST, scope: ast.AST, stores: _Stores) -> list[ast.AST]:
+        """Those before a statement, and before those around it. A statement without targets beside
+        it is looked at once, for it may lie deep."""
+        path = []
+        while at is not scope and at not in stores.before:
+            path.append(at)
+            at = self.parents[at]
+        found = stores.before.get(at, [scope])
+        for each in reversed(path):
+            beside, hide = self._stores_beside(each, scope, stores)
+            if hide:
+                found = beside
+            elif beside:
+                found = [*beside, *found]
+            else:
+                stores.before[each] = found
+        return found
+
+    def _stores_beside(
+        self, at: ast.AST, scope: ast.AST, stores: _Stores
+    ) -> tuple[list[ast.AST], bool]:
+        """The targets in what stands before a statement in its block, and in what is around the
+        block; and whether they hide all others."""
+        found: list[ast.AST] = []
+        block, place = self._blocks.get(at, ((), 0))
+        places = stores.places.get(id(block), ())
+        for i in range(bisect_left(places, place) - 1, -1, -1):
+            each = block[places[i]]
+            found += stores.around[each]
+            if isinstance(each, ast.Assign) and any(of in stores.around for of in each.targets):
+                return found, True
+        match self.parents[at]:
+            case ast.For(target=of, body=body) | ast.AsyncFor(target=of, body=body) if (
+                block is body and of in stores.around
+            ):
+                return [*found, *stores.around[of]], True
+            case parent if not isinstance(parent, ASSIGNMENTS) and parent is not scope:
+                found += stores.around.get(parent, ())
+        return found, False
 
     def _stores_around(self, name: str) -> dict[ast.AST, _Stores]:
         if name not in self._stores_by_scope:
@@ -394,6 +421,8 @@ class _Stores:
         the scope, all; for None, those in other functions."""
         self.places: defaultdict[int, list[int]] = defaultdict(list)
         """The places in each block, by its identity, of the statements that have targets."""
+        self.before: dict[ast.AST, list[ast.AST]] = {}
+        """By a statement, those outside it that a load in it may have."""
 
 
 NO_STORES = _Stores()

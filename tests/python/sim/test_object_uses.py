@@ -565,3 +565,21 @@ def test_a_method_of_a_derived_class_in_another_file_decides(
     made = "Late" if "Late" in lines else "Mine"
     program = f"import base\nbase.w = w\nclass Mine(base.Trainer):\n{lines}\n"
     assert run(f"{program}if {made}().fit(): pass", tmp_path, monkeypatch)[0]
+
+
+RECURSION = """\
+def f(x, n):
+    return g(x, n) if n else x
+def g(x, n): return f(x, n - 1)
+print(f(w.item(), 2))
+"""
+
+
+@pytest.mark.parametrize(
+    ("use", "decides"),
+    [("if g(w.item(), 2) > 3: pass", True), ("print(g(w.item(), 2))", False)],
+)
+def test_a_function_in_a_cycle_of_calls_gives_all(
+    use: str, decides: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(RECURSION + use, tmp_path, monkeypatch) == [False, decides]

@@ -59,6 +59,23 @@ PROGRAMS = {
         "a = A()\na.put(w.item())\n",
         "print(a.m{n}())\n",
     ),
+    "methods that read": lines(
+        "class A:\n    def __init__(self):\n        self.x = 0\n",
+        "    def m{n}(self):\n        self.x = w.item()\n",
+        "a = A()\n",
+        "a.m{n}()\nprint(a.x)\n",
+    ),
+    "methods that call one": lines(
+        "class A:\n    def __init__(self):\n        self.x = 0\n"
+        "    def put(self, x):\n        self.x = x\n",
+        "    def m{n}(self):\n        self.put(w.item())\n",
+        "a = A()\n",
+        "a.m{n}()\nprint(a.x)\n",
+    ),
+    "keys": lines("d = {}\n", "d['k{n}'] = w.item()\n", "", "print(d['k{n}'])\n"),
+    "a chain of elif": lines(
+        "x = w.item()\nif x < -1:\n    print(3)\n", "elif x < {n}:\n    print({n})\n"
+    ),
     "loads in a long block": lines("x = w.item()\n", "y{n} = 3\nprint(x)\n"),
     "a chain of names": lambda n: (
         "x0 = w.item()\n" + "".join(f"x{i + 1} = x{i} + 1\n" for i in range(n))
@@ -80,6 +97,14 @@ ONLY_FLOATS = {
         "class A:\n    def put(self, x):\n",
         "        if x < {n}:\n            self.b{n} = x\n",
         "a = A()\na.put(w.item())\n",
+    ),
+    "attributes outside the class": lines(
+        "class A:\n    pass\na = A()\n", "a.b{n} = w.item()\nprint(a.b{n})\n"
+    ),
+    "keys of an attribute": lines(
+        "class A:\n    def __init__(self):\n        self.d = {}\n    def put(self):\n",
+        "        self.d['k{n}'] = w.item()\n        print(self.d['k{n}'])\n",
+        "a = A()\na.put()\n",
     ),
     "generators": lines("", "def f{n}():\n    yield w.item()\nprint(*f{n}())\n"),
 }
