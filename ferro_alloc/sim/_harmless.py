@@ -842,10 +842,30 @@ class _Search:
 
     def _return(self, source: Source, function: ast.AST, held: Held) -> None:
         """Follows the results of all calls of a function."""
+        if self._names.is_property(source, function):
+            self._return_to_loads(source, function, held)
+            return
         _check(self._names.is_plain(function) and function not in source.generators)
         if (of := source.class_of(function)) is not None:
             self._check_class(source, of)
         self._follow_definition(source, function, held)
+
+    def _return_to_loads(self, source: Source, function: ast.AST, held: Held) -> None:
+        """Follows all loads of attributes with the name of a property."""
+        of, name = source.class_of(function), str(getattr(function, "name", ""))
+        assert of is not None
+        _check(function not in source.generators and not name.startswith("__"))
+        _check(not self._program.reaches_name(name) and not self._program.replaces(name))
+        _check(not source.variables.loads[of, name])
+        if not self._is_new(function, held):
+            return
+        self._check_class(source, of)
+        for each, node in self._attributes(name):
+            call = each.parents[node]
+            if isinstance(call, ast.Call) and call.func is node and not held.is_object:
+                continue  # a method of this name: no number can be called
+            if isinstance(node.ctx, ast.Load):
+                self._add(each, node, held)
 
     def _follow_definition(self, source: Source, of: ast.AST, held: Held) -> None:
         """Follows the results of all calls of a function, a method or a class."""

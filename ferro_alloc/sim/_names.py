@@ -371,6 +371,17 @@ class Names:
                 return of
         return None
 
+    def is_property(self, source: Source, function: ast.AST) -> bool:
+        """Is it the only function of a property?"""
+        of = source.class_of(function)
+        match function:
+            case ast.FunctionDef(decorator_list=[ast.Name(id="property") as name]) if of:
+                return self.is_builtin(source, name) and not any(
+                    each is not function and getattr(each, "name", "") == function.name
+                    for each in of.body
+                )
+        return False
+
     def is_plain(self, function: ast.AST) -> bool:
         """Does a call of this function run it as it is?"""
         return (

@@ -25,7 +25,20 @@ class Meter:
     def average(self):
         return self.sum / max(self.count, 1)
 """
+PROPERTY = """\
+class Rate:
+    def __init__(self):
+        self.right = 0
+    def add(self, right):
+        self.right += right
+    @property
+    def rate(self):
+        return self.right // 8
+r = Rate()
+r.add(w.item())
+"""
 HARMLESS = [
+    f"{PROPERTY}print(f'{{r.rate:.3f}}')",
     # Printed, logged and saved.
     "print(w.item())",
     "n = w.item()\nprint(n)",
@@ -452,6 +465,17 @@ HARMFUL = [
     "class C:\n    def __init__(self): self.n = w.item()\n"
     "    def f(self): return range(self.n)\nC().f()",
     "class C:\n    @property\n    def n(self): return w.item()\nx = range(C().n)",
+    f"{PROPERTY}x = range(r.rate)",
+    f"{PROPERTY}def f(r): return range(r.rate)\nf(r)",
+    f"{PROPERTY}x = range(getattr(r, 'rate'))",
+    f"{PROPERTY}x = range(Rate.rate.fget(r))",
+    f"{PROPERTY}x = range([r][0].rate)",
+    PROPERTY.replace("r = ", "    other = rate\nr = ") + "x = range(r.other)",
+    PROPERTY.replace("r = ", "    @rate.setter\n    def rate(self, n): range(n)\nr = ")
+    + "r.rate = 3",
+    PROPERTY.replace("r = ", "    size = property(rate.fget)\nr = ") + "x = range(r.size)",
+    PROPERTY.replace("Rate()", "More()").replace("r = ", "class More(Rate): pass\nr = ")
+    + "x = range(r.rate)",
     "class C:\n    @property\n    def n(self): return self._n\n    @n.setter\n"
     "    def n(self, n): x = range(n)\n    def f(self): self.n = w.item()\nC().f()",
     "class C:\n    def __add__(self, n): return range(n)\n    __radd__ = __add__\n"
