@@ -49,7 +49,11 @@ class Variables:
         """Names that are global (True) or nonlocal in a scope."""
         self._add_nodes()
         found: list[tuple[ast.AST, str, ast.AST]] = []
+        loads: list[ast.Name] = []
         for node in self.parents:
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                loads.append(node)
+                continue
             if isinstance(node, ast.Global | ast.Nonlocal):
                 for name in node.names:
                     self._declared[self.scope(node), name] = isinstance(node, ast.Global)
@@ -71,13 +75,12 @@ class Variables:
             elif isinstance(node.ctx, ast.Store):
                 self.bindings[variable].append(node)
                 self._found[node] = variable
-        for node in self.parents:
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-                scope = self._scopes[node]
-                self._found[node] = variable = self._resolved(scope, node.id)
-                self.loads[variable].append(node)
-                if isinstance(scope, ast.ClassDef) and node.id in self._bound[scope]:
-                    self.loads[self._resolved(scope, node.id, True)].append(node)
+        for node in loads:
+            scope = self._scopes[node]
+            self._found[node] = variable = self._resolved(scope, node.id)
+            self.loads[variable].append(node)
+            if isinstance(scope, ast.ClassDef) and node.id in self._bound[scope]:
+                self.loads[self._resolved(scope, node.id, True)].append(node)
 
     def _add_nodes(self) -> None:
         scopes, functions, tops, parents = self._scopes, self.functions, self.tops, self.parents
