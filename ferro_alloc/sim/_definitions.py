@@ -85,7 +85,7 @@ def _meaning(source: Source, expression: ast.AST) -> Meaning:
             if of is not None and source.self_of(function) == name:
                 return Object(Class(source, of))
             found = meaning(source, annotation) if annotation else None
-            return Object(found) if isinstance(found, Class) else None
+            return Object(found) if isinstance(found, Class) and not _is_protocol(found) else None
         case ast.alias():
             return _meaning_of_import(source.parents[expression], expression)
         case ast.Attribute(value=value, attr=name):
@@ -118,7 +118,8 @@ def _meaning_of_name(source: Source, node: ast.Name, name: str) -> Meaning:
     values = source.values_of(variable)
     if (known := _first_known(source, variable, values)) is not None:
         return known
-    if (value := source.variable(name)) is not None:
+    is_of_module = variable[0] is source.tree
+    if is_of_module and (value := source.variable(name)) is not None:
         return _meaning_of_object(value)
     return FOREIGN if not values and hasattr(builtins, name) else None
 
@@ -355,6 +356,14 @@ def fields(of: Class) -> dict[str, int | None]:
         if isinstance(line, ast.AnnAssign) and "TypedDict" not in bases
     )
     return {name: place if is_tuple else None for place, name in enumerate(names)}
+
+
+def _is_protocol(of: Class) -> bool:
+    """May objects of classes that are not derived from it be passed for it?"""
+    return any(
+        name_of(base.value if isinstance(base, ast.Subscript) else base) == "Protocol"
+        for base in of.node.bases
+    )
 
 
 def _named_tuple(made: ast.expr, names: ast.expr) -> ast.ClassDef:

@@ -94,6 +94,8 @@ ORDER = {"sorted", "sort", "nlargest", "nsmallest"}
 PAIRS = {"enumerate", "zip"}
 TENSORS = {"tensor", "as_tensor", "array", "asarray", "copy", "deepcopy"}
 """They are made of containers, and have the numbers at the same indices."""
+DRAW = {"choice", "choices", "multinomial", "WeightedRandomSampler"}
+"""They draw by weights."""
 FILTER = {"filter", "filterfalse", "takewhile", "dropwhile", "groupby"}
 PASS_ELEMENTS = CHOOSE | ORDER | FILTER | {"map"}
 SEQUENCES = ORDER | FILTER | {"list", "tuple", "set", "map", "reversed", "deque"}
@@ -670,12 +672,21 @@ class Follow:
                 if of is None:  # any object of this name is taken to be the same one
                     for load in self._source.loads[text_of(target)]:
                         yield load, held
+                if of is None and isinstance(value, ast.Attribute) and not self._is_module(value):
+                    yield from self._loads_of_all(name, held)
                 yield from self._loads_of_attribute(value, of, name, held)
             case ast.Subscript(value=value, slice=index):
                 yield from self._loads_of_object(value, held.inside(_key(index)))
                 if (of := self._class_of(value)) is not None:
                     setters = _of_self(_definitions.methods(of, "__setitem__"))
                     yield from self._set_by(value, setters, held)
+
+    def _loads_of_all(self, name: str, held: Held) -> Iterator[Part]:
+        """Of a number that was stored in an attribute of an object of an unknown class which
+        another object has: other variables may have it too."""
+        for source in sources_with(f".{name}") if self._source.is_of_program else ():
+            for load in source.attributes[name]:
+                yield from self._in_file(source, (load, held))
 
     def _loads_of_class(self, of: Class, name: str, held: Held) -> Iterator[Part]:
         """Of a number that was stored in an attribute of a class."""
@@ -777,6 +788,8 @@ class Follow:
                 target is at
             ):
                 held = held.inside(ANYWHERE)
+            case ast.withitem(context_expr=of) if isinstance(held.first, Field):
+                yield from self._follow_method(of, held, *EXITS)
             case _:
                 return
         if (of, held) not in self._search.origins:
@@ -1029,7 +1042,10 @@ class Follow:
                     return [(parent, held.element())]
                 if isinstance(held.first, Field):
                     return self._follow_method(parent, held, "__call__", "forward")
-                if held.chosen and not held.keys and not isinstance(node, ast.Attribute):
+                is_value = isinstance(node, ast.Attribute) and not (
+                    self._source.is_of_program and _definitions.methods_named(node.attr)
+                )
+                if held.chosen and not held.keys and not is_value:
                     raise self._decides("condition", node)
                 return whole
             case ast.Attribute():
@@ -1238,6 +1254,8 @@ class Follow:
             of = None if _is_super(function.value) else self._class_of(function.value)
             if of is not None and (methods := _definitions.methods_of_objects(of, function.attr)):
                 return methods, True
+            if of is not None and _definitions.computes_fields(of):
+                return _definitions.methods_named(function.attr), False
         found = meaning(self._source, function)
         match found:
             case Function():
@@ -1318,8 +1336,6 @@ class Follow:
             return [(call, held.inside(Field(None, argument.arg)))]
         if isinstance(call.func, ast.Attribute) and name == "send":
             return [(call, held), *self._sent(held)]
-        if isinstance(call.func, ast.Attribute) and name == "step":
-            return self._rates(call.func.value, held._replace(keys=()))
         if name in SETS_ATTRIBUTE and len(call.args) > 2:
             target, called, value = call.args[-3:]
             text = called.value if isinstance(called, ast.Constant) else ""
@@ -1338,12 +1354,15 @@ class Follow:
             held = held.element()
         rounds = name == "round" and len(call.args) == 1 and not call.keywords
         filters = name in FILTER and (is_function or isinstance(call.args[0], ast.Constant))
+        filters |= name == "compress" and argument not in call.args[:1]
         maps = name == "map" and call.args and name_of(call.args[0]) in TO_INTEGERS
         converts = (name in TO_INTEGERS or rounds or maps) and not held.whole
         if (name in SIZES or converts or filters) and not is_object:
             what = "size" if name in SIZES else "condition" if filters else CONVERSION
             raise self._decides(what, call)
         finds = name == "where" and len(call.args) == 1 and isinstance(call.func, ast.Attribute)
+        if name in DRAW and (argument not in call.args[:1] or name not in ("choice", "choices")):
+            return [(call, Held(integers=True, chosen=True, keys=(ANYWHERE,), whole=held.whole))]
         selects = (name in SELECT or finds) and not (is_key or is_function)
         if name == "sample" and _is_population(call, argument):
             return [(call, held.element().inside(ANYWHERE))]
@@ -1389,6 +1408,8 @@ class Follow:
         stored: Iterable[Part] = []
         if name == "update" and held.keys:
             stored = self._loads_of_object(call.func.value, held)
+        elif name == "step":
+            stored = self._rates(call.func.value, whole)
         elif IN_PLACE.fullmatch(name) and not self._is_module(call.func.value):
             stored = self._loads_of_object(call.func.value, whole)
         elif name == "setdefault":

@@ -411,6 +411,99 @@ xs = [w.item() for _ in range(3)]
 for k, g in groupby(xs, key=lambda x: x > 3):
     torch.zeros(len(list(g)))
 """,
+    "lightning style": """\
+import torch
+class LightningModule(torch.nn.Module):
+    def log(self, name, value): self.trainer.callback_metrics[name] = value
+class Trainer:
+    def __init__(self, callbacks=()):
+        self.callback_metrics, self.callbacks, self.should_stop = {}, list(callbacks), False
+    def fit(self, module):
+        module.trainer = self
+        for e in range(3):
+            module.training_step(e)
+            for c in self.callbacks: c.on_train_epoch_end(self, module)
+            if self.should_stop: break
+class EarlyStopping:
+    def __init__(self, monitor): self.monitor, self.best = monitor, float("inf")
+    def on_train_epoch_end(self, trainer, module):
+        current = trainer.callback_metrics.get(self.monitor)
+        if current < self.best: self.best = current
+        else: trainer.should_stop = True
+class Net(LightningModule):
+    def training_step(self, batch): self.log("loss", w.item())
+Trainer([EarlyStopping("loss")]).fit(Net())
+""",
+    "min models by loss": """\
+import torch
+class M:
+    def __init__(self, n): self.n = n
+    def run(self): torch.zeros(self.n)
+models = [M(3), M(4)]
+losses = {m: w.item() for m in models}
+best = min(models, key=lambda m: losses[m])
+best.run()
+""",
+    "random choices weights": """\
+import torch, random
+ws = [w.item() + 1 for _ in range(3)]
+n = random.choices([3, 4, 5], weights=ws)[0]
+torch.zeros(n)
+""",
+    "weighted sampler": """\
+import torch
+ws = [w.item() + 1 for _ in range(3)]
+s = torch.utils.data.WeightedRandomSampler(ws, 3)
+lengths = [3, 4, 5]
+for i in s: torch.zeros(lengths[i])
+""",
+    "compress": """\
+import torch
+from itertools import compress
+xs = list(compress([3, 4], [w.item() > 3, True]))
+torch.zeros(len(xs))
+""",
+    "protocol annotated": """\
+from typing import Protocol
+class Sink(Protocol):
+    def put(self, loss: float) -> None: ...
+class Stopper:
+    def put(self, loss):
+        if loss < 3: pass
+def fit(sink: Sink):
+    sink.put(w.item())
+fit(Stopper())
+""",
+    "delegate getattr": """\
+class Inner:
+    def put(self, loss):
+        if loss < 3: pass
+class Wrap:
+    def __init__(self, inner): self.inner = inner
+    def __getattr__(self, name): return getattr(self.inner, name)
+Wrap(Inner()).put(w.item())
+""",
+    "cm exit decides on stored": """\
+class Phase:
+    def __init__(self, name): self.name, self.loss = name, None
+    def __enter__(self): return self
+    def __exit__(self, *e):
+        if self.loss > 3: pass
+with Phase("x") as p:
+    p.loss = w.item()
+""",
+    "an argument with the name of a variable": """\
+class Wrapper:
+    def __init__(self, env):
+        self.env = env
+    def step(self, action):
+        return self.env.step(action)
+class Env:
+    step = staticmethod(float)
+env = Wrapper(Env())
+if env.step(w.item()):
+    pass
+""",
 }
 SHOWN = {
     "ctx gen shown": """\
@@ -506,6 +599,138 @@ def show(loss): print(loss)
 bus.on("loss", show)
 for i in range(3):
     bus.emit("loss", w.item())
+""",
+    "logger class of base": """\
+class Base:
+    def log(self, k, v): raise NotImplementedError
+class Console(Base):
+    def log(self, k, v): print(k, v)
+class Multi(Base):
+    def __init__(self, loggers): self.loggers = loggers
+    def log(self, k, v):
+        for l in self.loggers: l.log(k, v)
+l = Multi([Console()])
+for i in range(3): l.log("loss", w.item())
+""",
+    "two classes same method other decides": """\
+class Sched:
+    def __init__(self): self.t = 0
+    def step(self):
+        self.t += 1
+        if self.t > 5: pass
+class Meter:
+    def __init__(self): self.v = 0
+    def step(self, v): self.v = v
+s, m = Sched(), Meter()
+for i in range(3):
+    s.step(); m.step(w.item())
+print(m.v)
+""",
+    "model base class": """\
+import torch
+class Base(torch.nn.Module):
+    def log(self, k, v): self.logged[k] = v
+    def training_step(self, x): raise NotImplementedError
+class Net(Base):
+    def __init__(self):
+        super().__init__()
+        self.logged = {}
+        self.size = 4
+    def training_step(self, x):
+        self.log("loss", w.item())
+        return torch.zeros(self.size)
+net = Net()
+net.training_step(3)
+print(net.logged)
+""",
+    "raise with text": """\
+try:
+    loss = w.item()
+    if loss != loss: raise RuntimeError(f"nan {loss}")
+except RuntimeError as e:
+    print(e)
+""",
+    "context timer": """\
+import torch, time
+class Timer:
+    def __enter__(self):
+        self.t = time.time(); return self
+    def __exit__(self, *e): self.dt = time.time() - self.t
+with Timer() as t:
+    loss = w.item()
+print(loss, t.dt)
+if t.dt > 100: pass
+""",
+    "fields of a config class": """\
+import torch
+class Config:
+    batch = 8
+    loss = 0.0
+Config.loss = w.item()
+torch.zeros(Config.batch)
+print(Config.loss)
+""",
+    "scale grads loop": """\
+import torch
+ps = [torch.zeros(3, requires_grad=True)]
+for p in ps: p.grad = torch.zeros(3)
+coef = min(1.0, 1.0 / (w.item() + 1e-6))
+for p in ps:
+    if p.grad is not None:
+        p.grad.mul_(coef)
+for p in ps:
+    if p.grad is None: pass
+    torch.zeros(p.shape)
+""",
+    "two subclasses one decides unused field": """\
+class Base:
+    def __init__(self): self.loss = 0; self.n = 3
+    def fit(self):
+        self.loss = w.item()
+        self.after()
+    def after(self): pass
+class A(Base):
+    def after(self): print(self.loss)
+class B(Base):
+    def after(self):
+        if self.n > 5: pass
+A().fit()
+""",
+    "object with len of list": """\
+class History:
+    def __init__(self): self.losses = []
+    def __len__(self): return len(self.losses)
+    def add(self, x): self.losses.append(x)
+h = History()
+for i in range(3):
+    h.add(w.item())
+    if len(h) > 5: break
+""",
+    "object iterated shown": """\
+class History:
+    def __init__(self): self.losses = []
+    def __iter__(self): return iter(self.losses)
+    def add(self, x): self.losses.append(x)
+h = History()
+for i in range(3): h.add(w.item())
+for x in h: print(x)
+""",
+    "meter object truth": """\
+class Meter:
+    def __init__(self): self.v, self.n = 0.0, 0
+    def __bool__(self): return self.n > 0
+    def add(self, x): self.v += x; self.n += 1
+m = Meter()
+m.add(w.item())
+if m: print(m.v)
+""",
+    "cm object shown": """\
+class Phase:
+    def __init__(self, name): self.name, self.loss = name, None
+    def __enter__(self): return self
+    def __exit__(self, *e): print(self.name, self.loss)
+with Phase("x") as p:
+    p.loss = w.item()
 """,
 }
 
