@@ -1,5 +1,6 @@
 """Convolutions whose workspaces may differ from a card's: with `torch.backends.cudnn.benchmark`,
-for the simulated cuDNN does not try as many algorithms, and those that no GPU was asked for."""
+for the simulated cuDNN does not try as many algorithms, and those that no GPU was asked for. And
+those without TF32, which are others."""
 
 from __future__ import annotations
 
@@ -186,3 +187,49 @@ def test_little_missing_memory_makes_a_verdict_unsure() -> None:
     # Without the request, as of an error that the allocator did not raise.
     unknown = {**ran_out(1), "out_of_memory": {"count": 1, "error": "out of memory"}}
     assert _certainty.lacks_surely(unknown)
+
+
+# An H200 requests 42, 42 and 50 MiB of workspaces for it with TF32, and none without.
+TF32 = """\
+import torch
+SETTING
+x = torch.randn(8, 32, 128, 112, device="cuda", requires_grad=True)
+layer = torch.nn.Conv2d(32, 64, 3, padding=1, bias=False, device="cuda")
+with torch.no_grad():
+    layer(x)  # the first use
+torch.cuda.memory._record_memory_history(context=None)
+layer(x).sum().backward()
+trace = torch.cuda.memory._snapshot()["device_traces"][0]
+tensors = (8 * 64 * 128 * 112 * 4, 8 * 32 * 128 * 112 * 4)
+for event in trace:
+    if event["action"] == "alloc" and event["size"] > 1 << 20 and event["size"] not in tensors:
+        print("workspace", event["size"])
+"""
+
+
+def workspaces_with(simulate: Simulate, *settings: str) -> list[int]:
+    done, _ = simulate(TF32.replace("SETTING", "\n".join(settings)), "--gpu", "h200")
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    return [int(words[1]) for words in lines if words[0] == "workspace"]
+
+
+def test_workspaces_with_tf32_are_those_of_tensor_cores(simulate: Simulate) -> None:
+    found = workspaces_with(simulate)
+    assert len(found) == 3
+    assert all(40 * MIB < size < 52 * MIB for size in found)
+    # The engines without it are no part of a comparison of all.
+    assert set(workspaces_with(simulate, SET)) == set(found)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "torch.backends.cudnn.allow_tf32 = False",
+        "torch.backends.cudnn.conv.fp32_precision = 'ieee'",
+        f"torch.backends.cudnn.allow_tf32 = False\n{SET}",
+    ],
+    ids=["forbidden", "precision", "benchmark"],
+)
+def test_workspaces_without_tf32_are_others(simulate: Simulate, setting: str) -> None:
+    assert workspaces_with(simulate, setting) == []

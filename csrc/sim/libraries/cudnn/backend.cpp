@@ -1,5 +1,6 @@
 // cuDNN's graph interface. Each convolution has an engine that needs a workspace, and one that
-// needs none, for when memory is short. Nothing is computed.
+// needs none, for when memory is short. Convolutions of float32 have two more, without tensor cores,
+// for callers that do not allow TF32. Nothing is computed.
 //
 // Graphs without a convolution are refused, as by a cuDNN that has no engine for them.
 #include "sim/libraries/cuda/derived_workspaces.h"
@@ -170,14 +171,29 @@ void set_descriptor(Descriptor& descriptor, cudnnBackendAttributeName_t name,
   descriptor.set(name, {CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, {}, {std::move(value)}});
 }
 
-constexpr std::int64_t kEngines = 2;
-constexpr std::int64_t kWithWorkspace = 0;
+// In the order of the heuristics. Each kind has an engine with a workspace first, then one without.
+constexpr std::int64_t kTensorCoreEngines = 2;
+constexpr std::int64_t kAllEngines = 4;
+
+bool has_workspace(std::int64_t engine) { return engine % 2 == 0; }
+bool uses_tensor_cores(std::int64_t engine) { return engine < kTensorCoreEngines; }
+
+std::int64_t engines_of(const Convolution& convolution) {
+  return convolution.shape.element == 4 ? kAllEngines : kTensorCoreEngines;
+}
 
 std::shared_ptr<const Descriptor> engine_choice(std::shared_ptr<const Descriptor> graph,
                                                 std::int64_t index) {
   const auto engine = std::make_shared<Descriptor>(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   set_descriptor(*engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, std::move(graph));
   set_integer(*engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, index);
+  if (uses_tensor_cores(index)) {
+    const cudnnBackendNumericalNote_t note = CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
+    Descriptor::Attribute notes{
+        CUDNN_TYPE_NUMERICAL_NOTE, 1, std::vector<std::byte>(sizeof note), {}};
+    std::memcpy(notes.bytes.data(), &note, sizeof note);
+    engine->set(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, std::move(notes));
+  }
   const auto choice = std::make_shared<Descriptor>(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
   set_descriptor(*choice, CUDNN_ATTR_ENGINECFG_ENGINE, engine);
   return choice;
@@ -193,30 +209,41 @@ std::shared_ptr<const Descriptor> shared_first(const Descriptor& descriptor,
 cudnnStatus_t finalize(Descriptor& descriptor) {
   switch (descriptor.type()) {
     case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR:
-      set_integer(descriptor, CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT, kEngines);
+      set_integer(descriptor, CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT, kAllEngines);
       return CUDNN_STATUS_SUCCESS;
     case CUDNN_BACKEND_ENGINE_DESCRIPTOR: {
       const auto index = descriptor.integers(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
-      const bool known = !index.empty() && index[0] >= 0 && index[0] < kEngines;
+      const bool known = !index.empty() && index[0] >= 0 && index[0] < kAllEngines;
       return known ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
     }
     case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR: {
       const auto graph = shared_first(descriptor, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
-      if (!convolution_of(graph.get())) return CUDNN_STATUS_NOT_SUPPORTED;
-      Descriptor::Attribute results{CUDNN_TYPE_BACKEND_DESCRIPTOR, kEngines, {}, {}};
-      for (std::int64_t index = 0; index < kEngines; ++index) {
+      const auto found = convolution_of(graph.get());
+      if (!found) return CUDNN_STATUS_NOT_SUPPORTED;
+      const std::int64_t engines = engines_of(*found);
+      Descriptor::Attribute results{CUDNN_TYPE_BACKEND_DESCRIPTOR, engines, {}, {}};
+      for (std::int64_t index = 0; index < engines; ++index) {
         results.descriptors.push_back(engine_choice(graph, index));
       }
       descriptor.set(CUDNN_ATTR_ENGINEHEUR_RESULTS, std::move(results));
       return CUDNN_STATUS_SUCCESS;
     }
     case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR: {
-      const auto found = convolution_of(graph_of_plan(descriptor));
+      const Descriptor* const graph = graph_of_plan(descriptor);
+      auto found = convolution_of(graph);
       if (!found) return CUDNN_STATUS_NOT_SUPPORTED;
       const auto index = engine_of_plan(descriptor)->integers(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
-      const bool with_workspace = !index.empty() && index[0] == kWithWorkspace;
+      if (index.empty() || index[0] >= engines_of(*found)) return CUDNN_STATUS_NOT_SUPPORTED;
+      // A caller that compares all plans allows tensor cores. The usual choice is then one of these,
+      // so the others, with workspaces of their own, would only add to the largest of all.
+      if (uses_tensor_cores(index[0])) {
+        graph->note_tensor_cores();
+      } else if (graph->has_plan_with_tensor_cores()) {
+        return CUDNN_STATUS_NOT_SUPPORTED;
+      }
+      found->shape.allows_tf32 = uses_tensor_cores(index[0]);
       const Workspace workspace =
-          with_workspace ? workspace_of(found->shape, found->pass) : Workspace{};
+          has_workspace(index[0]) ? workspace_of(found->shape, found->pass) : Workspace{};
       if (!workspace.is_exact) {
         ferro_sim_note_derived_workspace(static_cast<std::uint64_t>(found->shape.tensor_bytes()));
       }
@@ -304,7 +331,7 @@ cudnnStatus_t cudnnBackendGetAttribute(const cudnnBackendDescriptor_t descriptor
   if (descriptor == nullptr) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
   const Descriptor::Attribute* const found = held(descriptor)->find(name);
   if (found != nullptr && found->type != type) return CUDNN_STATUS_BAD_PARAM;
-  // An engine has no notes, knobs or similar attributes.
+  // An engine has no knobs or similar attributes.
   const std::int64_t there = found == nullptr ? 0 : found->count;
   if (values == nullptr) {
     if (count != nullptr) *count = there;

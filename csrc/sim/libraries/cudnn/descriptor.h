@@ -35,6 +35,10 @@ class Descriptor {
   // The first of an attribute's descriptors; null when it was not set.
   const Descriptor* first(cudnnBackendAttributeName_t name) const;
 
+  // Of a graph: whether a plan was made whose engine uses tensor cores. Its plans share it as const.
+  void note_tensor_cores() const { has_plan_with_tensor_cores_ = true; }
+  bool has_plan_with_tensor_cores() const { return has_plan_with_tensor_cores_; }
+
  private:
   template <typename Value>
   std::vector<Value> values(cudnnBackendAttributeName_t name,
@@ -42,6 +46,7 @@ class Descriptor {
 
   cudnnBackendDescriptorType_t type_;
   std::map<cudnnBackendAttributeName_t, Attribute> attributes_;
+  mutable bool has_plan_with_tensor_cores_ = false;
 };
 
 // Bytes of one value.

@@ -99,7 +99,10 @@ constexpr Answer kNeedsBytes = 2;
 constexpr Answer kAnswers = 108;
 // All but a dozen of the million rests that the trees were trained on are smaller. A shape unlike all
 // of those may get a factor of a tiny one.
-constexpr std::int64_t kLargestRest = std::int64_t{32} << 30;
+constexpr double kLargestRest = std::int64_t{32} << 30;
+// Transforms of Fourier without TF32 need up to terabytes. No card has them, and PyTorch then takes
+// the next engine.
+constexpr double kLargestPlainRest = std::int64_t{1} << 40;
 
 // A kind is 0 for no copies, or 7 * padding + a sum of 1 (images), 2 (results) and 4 (weights).
 enum class Padding { kNone, kChannels, kNoneOfEight, kChannelsOfEight, kEqual };
@@ -149,6 +152,9 @@ std::int64_t copies(const ConvolutionShape& s, std::int64_t kind) {
   return elements * s.element;
 }
 
+// Without TF32 cuDNN chooses among other kernels, so there are trees of their own.
+bool is_plain(const ConvolutionShape& s) { return s.element == 4 && !s.allows_tf32; }
+
 // Of the product, one for each element. Those of weight gradients are one slice of several, whose
 // channels fill accesses of 16 bytes.
 std::int64_t partial_sums(const ConvolutionShape& s, Pass pass, std::int64_t kind) {
@@ -167,12 +173,12 @@ std::int64_t partial_sums(const ConvolutionShape& s, Pass pass, std::int64_t kin
   return kSum * c.groups * c.inputs * c.outputs * s.window_places();
 }
 
-std::int64_t rest_in_sums(const ConvolutionShape& s, Pass pass, std::int64_t kind, double rest) {
-  const std::int64_t sums = partial_sums(s, pass, kind);
+double rest_in_sums(const ConvolutionShape& s, Pass pass, std::int64_t kind, double rest) {
+  const auto sums = static_cast<double>(partial_sums(s, pass, kind));
   constexpr double kAlmostOne = 0.9;
-  constexpr std::int64_t kSlack = 144;
-  if (pass == Pass::kWeightGradient && rest > kAlmostOne) return std::llround(rest) * sums + kSlack;
-  return static_cast<std::int64_t>(rest * static_cast<double>(sums));
+  constexpr double kSlack = 144;
+  if (pass == Pass::kWeightGradient && rest > kAlmostOne) return std::round(rest) * sums + kSlack;
+  return rest * sums;
 }
 
 struct Question {
@@ -300,10 +306,11 @@ std::int64_t elected(std::span<const Candidate> candidates, std::int64_t near) {
   return std::ranges::max_element(candidates, {}, support)->bytes;
 }
 
-const Forests& forests(Pass pass) {
-  static const std::array<Forests, 3> all{Forests(kForwardTrees), Forests(kInputTrees),
-                                          Forests(kWeightTrees)};
-  return all[static_cast<std::size_t>(pass)];
+const Forests& forests(Pass pass, bool plain) {
+  static const std::array<Forests, 6> all{Forests(kForwardTrees),    Forests(kInputTrees),
+                                          Forests(kWeightTrees),     Forests(kPlainForwardTrees),
+                                          Forests(kPlainInputTrees), Forests(kPlainWeightTrees)};
+  return all[static_cast<std::size_t>(pass) + (plain ? all.size() / 2 : 0)];
 }
 
 // Sets the last feature.
@@ -324,15 +331,15 @@ std::int64_t bytes_of(const ConvolutionShape& s, Pass pass, Answer answer, const
   std::ranges::sort(logarithms);
   const auto median = static_cast<double>(logarithms[logarithms.size() / 2]);
   const double rest = std::exp2(median / kScale - kOffset);
-  const std::int64_t bytes =
-      need == kNeedsBytes ? static_cast<std::int64_t>(rest) : rest_in_sums(s, pass, kind, rest);
-  return copied + std::min(bytes, kLargestRest);
+  const double bytes = need == kNeedsBytes ? rest : rest_in_sums(s, pass, kind, rest);
+  const double most = is_plain(s) ? kLargestPlainRest : kLargestRest;
+  return copied + static_cast<std::int64_t>(std::min(bytes, most));
 }
 
 }  // namespace
 
 std::int64_t predicted_workspace(const ConvolutionShape& s, Pass pass) {
-  const Forests& trees = forests(pass);
+  const Forests& trees = forests(pass, is_plain(s));
   Features features = features_of(s);
   std::array<int, kAnswers> votes{};
   trees.votes.each(features, [&](Answer answer) { ++votes[static_cast<std::size_t>(answer)]; });

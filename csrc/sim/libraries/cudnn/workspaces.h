@@ -23,6 +23,7 @@ struct ConvolutionShape {
   std::int64_t groups = 1;
   std::int64_t element = 4;  // bytes
   bool is_half = false;      // of the two types of 16 bits: float16
+  bool allows_tf32 = true;   // of float32: kernels may use tensor cores
   bool channels_last = false;
   int dimensions = 2;
   Sizes size{1, 1, 1};

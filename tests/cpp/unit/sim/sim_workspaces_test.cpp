@@ -25,6 +25,10 @@ constexpr MeasuredConvolution kOfRandomShapes[] = {
 constexpr MeasuredConvolution kOfGroups[] = {
 #include "workspaces_of_groups.inc"
 };
+// In float32 without TF32, of networks of which no convolution was in the training.
+constexpr MeasuredConvolution kWithoutTf32[] = {
+#include "workspaces_without_tf32.inc"
+};
 
 constexpr ConvolutionShape kMeasured = {.images = 128,
                                         .inputs = 128,
@@ -110,9 +114,11 @@ TEST(Workspaces, OfMeasuredConvolutionsMayBeLarge) {
 }
 
 // Near: within a tenth of the tensors, or within 1 MiB.
-double share_of_near(std::span<const MeasuredConvolution> others, Pass pass) {
+double share_of_near(std::span<const MeasuredConvolution> others, Pass pass,
+                     bool allows_tf32 = true) {
   const auto near = std::ranges::count_if(others, [&](const MeasuredConvolution& other) {
-    const ConvolutionShape s = shape_of(other);
+    ConvolutionShape s = shape_of(other);
+    s.allows_tf32 = allows_tf32;
     const auto predicted = static_cast<std::int64_t>(workspace_of(s, pass).bytes);
     const std::int64_t allowed = std::max<std::int64_t>(s.tensor_bytes() / 10, 1 << 20);
     return std::abs(predicted - bytes_of(other, pass)) <= allowed;
@@ -149,6 +155,21 @@ TEST(Workspaces, OfGroupsAreMostlyNear) {
   EXPECT_GE(share_of_near(kOfGroups, Pass::kForward), 0.91);
   EXPECT_GE(share_of_near(kOfGroups, Pass::kInputGradient), 0.91);
   EXPECT_GE(share_of_near(kOfGroups, Pass::kWeightGradient), 0.76);
+}
+
+// The trees of those with TF32 have 0.41, 0.41 and 0.50.
+TEST(Workspaces, WithoutTf32AreMostlyNear) {
+  EXPECT_GE(share_of_near(kWithoutTf32, Pass::kForward, false), 0.97);
+  EXPECT_GE(share_of_near(kWithoutTf32, Pass::kInputGradient, false), 0.96);
+  EXPECT_GE(share_of_near(kWithoutTf32, Pass::kWeightGradient, false), 0.86);
+}
+
+// The table has the choice with TF32.
+TEST(Workspaces, WithoutTf32AreTheirOwn) {
+  ConvolutionShape shape = kMeasured;
+  shape.allows_tf32 = false;
+  EXPECT_FALSE(workspace_of(shape, Pass::kForward).is_exact);
+  EXPECT_NE(workspace_of(shape, Pass::kForward).bytes, 100'958'355);
 }
 
 TEST(Workspaces, AreSeldomGrosslyWrong) {
