@@ -1,6 +1,6 @@
 // Workspaces of convolutions that no GPU was asked for.
 //
-// cuDNN's choice among its kernels is not documented. Decision trees that were trained on a million
+// cuDNN's choice among its kernels is not documented. Decision trees that were trained on two million
 // answers of an H200 vote on the kind of kernel: which tensors it copies, whether it copies them
 // with more channels or for eight groups at a time, and whether it needs more, such as partial sums.
 // The bytes of copies follow exactly from the shape. Other trees predict the rest.
