@@ -26,7 +26,7 @@ void Reads::note(const InOperator& inside, const OperatorTraits& traits,
   };
   // Copies of lists return nothing, and may have any type.
   const bool integers = results.empty() || !is_float(results.back());
-  const bool harmless = integers && is_harmless();
+  const bool harmless = (integers || is_used_as_integer()) && is_harmless();
   const auto where = harmless ? std::vector<std::string>() : reached(integers);
   const bool shown = harmless || (!integers && where.empty());
   const Learned of_draws = shown ? Learned::kDrawnFloat : Learned::kDrawn;

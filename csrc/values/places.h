@@ -73,15 +73,16 @@ void note_read(const std::string& operation, Learned learned,
 // Between these calls (1 and -1) the thread turns the numbers that it reads into integers or branches.
 void use_as_integers(int change);
 // The conditions, indices and sizes that the number reaches which the program's innermost line reads
-// now, as in "the condition at train.py:8"; of a floating-point number also its conversion to an integer.
-// Empty if it is only shown. `integers`: integers or booleans are read. Asks the function of
-// set_uses() about a line that is not a library folder's, of a floating-point number also about one
-// of PyTorch's.
+// now, as in "the condition at train.py:8"; of a floating-point number also its conversion to an integer
+// that is not only shown. Empty if it is only shown. `integers`: integers or booleans are read. Asks the
+// function of set_uses() about a line that is not a library folder's, of a floating-point number also
+// about one of PyTorch's.
 std::vector<std::string> reached(bool integers);
 // Where the program would go on if the operator that it calls now raised an error of a matrix, as in
 // "the handler at train.py:8". Empty if it would end.
 std::string handler_around();
-// Whether the integers or booleans which that line reads reach nothing but places that show them.
+// Whether the integers or booleans which that line reads, or makes of a floating-point number, reach
+// nothing but places that show them.
 bool is_harmless();
 // Between these, it only prints what it reads. Such reads count as those of floating-point numbers.
 void use_as_text(int change);

@@ -23,7 +23,7 @@ from types import ModuleType
 from ferro_alloc.sim import _definitions
 from ferro_alloc.sim._branches import Branches, branches_around, value_of
 from ferro_alloc.sim._definitions import FOREIGN, Class, Function, Object, meaning
-from ferro_alloc.sim._harmless import are_shown
+from ferro_alloc.sim._harmless import are_shown, is_shown
 from ferro_alloc.sim._held import (
     ANYWHERE,
     CALLED,
@@ -480,6 +480,16 @@ class Follow:
         """For a number that reaches this at a node."""
         return DecidesError(Reached(what, self._source.place(node)))
 
+    def _integer_at(self, call: ast.Call) -> list[Part]:
+        """Of a call that makes an integer or a boolean of the number."""
+        branches = self._search.branches(False) if self._source.is_of_program else None
+        function = meaning(self._source, call.func)
+        is_method = function is None and isinstance(call.func, ast.Attribute)
+        is_foreign = is_method or function is FOREIGN
+        if branches and is_foreign and is_shown(self._source, call, branches.program):
+            return []
+        raise self._decides(CONVERSION, call)
+
     def _decided(self, held: Held, condition: ast.AST) -> Iterable[Part]:
         if held.keys:  # whether a container has elements, or what an object is taken for
             return self._follow_method(condition, held, *TRUTH)
@@ -517,8 +527,10 @@ class Follow:
         match node:
             case ast.Call(func=function, keywords=keywords) as call:
                 name = name_of(function)
-                if name in SIZES or (name in TO_INTEGERS and not held.whole):
-                    raise self._decides("size" if name in SIZES else CONVERSION, call)
+                if name in SIZES:
+                    raise self._decides("size", call)
+                if name in TO_INTEGERS and not held.whole:
+                    return self._integer_at(call)
                 if name in ENDS:
                     return []
                 if name in TEXTS:
@@ -1168,6 +1180,8 @@ class Follow:
         if name in ENDING_ATTRIBUTES and not (held.chosen and name in OF_SHAPE):
             return []
         if held.integers and not held.whole and name in ("item", "tolist"):
+            if isinstance(call, ast.Call) and call.func is node and name == "item":
+                return self._integer_at(call)
             raise self._decides(CONVERSION, node)
         if name in SELECT and isinstance(call, ast.Call) and call.func is node:
             raise self._decides("size", call)
@@ -1357,6 +1371,8 @@ class Follow:
         filters |= name == "compress" and argument not in call.args[:1]
         maps = name == "map" and call.args and name_of(call.args[0]) in TO_INTEGERS
         converts = (name in TO_INTEGERS or rounds or maps) and not held.whole
+        if converts and not (maps or name in SIZES or filters or is_object or held.keys):
+            return self._integer_at(call)
         if (name in SIZES or converts or filters) and not is_object:
             what = "size" if name in SIZES else "condition" if filters else CONVERSION
             raise self._decides(what, call)

@@ -166,6 +166,16 @@ def are_shown(source: Source, targets: list[ast.expr], program: Program) -> bool
     return True
 
 
+def is_shown(source: Source, node: ast.expr, program: Program) -> bool:
+    """Does the number of this expression only reach harmless places?"""
+    search = _Search(program, Names(program))
+    try:
+        search.run(source, node, Held())
+    except (HarmfulError, RecursionError):
+        return False
+    return True
+
+
 def _is_harmless(frame: FrameType, as_text: bool) -> bool:
     code = frame.f_code
     source = source_of(code.co_filename, frame.f_globals)

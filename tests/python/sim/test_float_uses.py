@@ -513,6 +513,8 @@ model = torch.nn.Linear(1, 1)
 if w.item() < 3: torch.save(model.state_dict(), "/dev/null")
 """
 BRANCHES_THAT_SHOW = [
+    "print(int(w.item()), math.ceil(w), round(w.item()))",
+    "def steps(x): return int(x)\nprint(steps(w.item()))",
     "import torch\nx = torch.zeros(3).mean()\nif w.item() < 3: print(x)",
     "import torch\nx = torch.zeros(3)\nif w.item() < 3: print(x.shape, len(x), f'{x.dtype}')",
     "import torch\nx = torch.zeros(3)\nx.backward\nif w.item() < 3: print(x)",
@@ -534,6 +536,9 @@ BRANCHES_THAT_SHOW = [
     "rates = torch.optim.lr_scheduler.StepLR(opt, 1)\nif w.item() > 3: rates.step()",
 ]
 BRANCHES_THAT_DECIDE = [
+    "n = int(w.item())\nprint(n)\nx = range(n)",
+    "loss = w.item()\nprint(int(loss))\nassert loss < 9",
+    "def steps(x): return int(x)\nprint(list(range(steps(w.item()))))",
     # A text of a tensor takes memory of the card, and so does a comparison.
     "import torch\nx = torch.zeros(3)\nif w.item() < 3: print(x)",
     "import torch\nx = torch.zeros(3).half()\nif w.item() < 3: print(f'{x} {3}')",
@@ -578,7 +583,7 @@ BRANCHES_THAT_DECIDE = [
     "x = torch.nn.functional.interpolate(torch.zeros(1, 1, 4), size=size + 1)",
     "best, at = 9.0, 0\nfor n in range(3):\n    loss = w.item()\n"
     "    if loss < best: best, at = loss, n\ndef start(f): f(at)\nstart(print)",
-    "best = 9.0\nloss = w.item()\nif loss < best: best = loss\nn = int(best)",
+    "best = 9.0\nloss = w.item()\nif loss < best: best = loss\nx = range(int(best))",
     "best = 9.0\nloss = w.item()\nif loss < best: best = loss\nwhile best > 3: pass",
     "kept = None\nloss = w.item()\nif loss < 3: kept = loss\nif kept is not None: x = w.reshape(3)",
     "if w.item() > 3: print(eval('3'))",
@@ -1326,13 +1331,14 @@ w = (weights @ weights)[0, 0]
 """
 SAME_LINE = "a conversion to an integer or a condition in the same line"
 USES = [
-    "n = w.cpu().long().item()",
-    "n = int(w.item())",
-    "n = math.ceil(w)",
+    "n = w.cpu().long().item()\nx = range(n)",
+    "n = int(w.item())\nx = range(n)",
+    "n = math.ceil(w)\nx = range(n)",
     "x = torch.arange(w)",
     "best = min(9.0, w.item())\nif best < 3: pass",
     "h = torch.empty(1)\nh[0].copy_(w)\nif h > 3: pass",
-    "h = torch.empty(1, pin_memory=True)\nh.copy_(w, non_blocking=True)\nn = (h > 3).sum().item()",
+    "h = torch.empty(1, pin_memory=True)\nh.copy_(w, non_blocking=True)\n"
+    "n = range((h > 3).sum().item())",
     "h = torch.empty(3)\nh[1] = w\nif h.mean() > 3: pass",
     "for loss in map(float, [w]):\n    if loss > 3: pass",
     "def read():\n    yield w.item()\nfor loss in read():\n    if loss > 3: pass",
@@ -1424,6 +1430,26 @@ def test_the_search_for_all_that_a_number_reaches_is_short(simulate: Simulate) -
     assert " and 16 more\n" in done.stderr
 
 
+SHOWN_AS_INTEGERS = [
+    "print(int(w), 'of', 9)",
+    "print(f'{int(w.item())} {round(100 * w.item())} % {math.ceil(w)}')",
+    "right = 0\nfor step in range(3):\n    right += int(w)\nprint(100 * right / 9)",
+    "right = 0\nfor step in range(3):\n    right += round(float(w))\nprint(right)",
+    "print(w.long().item(), w.cpu().long().item())",
+    "def rounded(x): return int(100 * x) / 100\nlog = {'loss': rounded(w.item())}\nprint(log)",
+    "drawn = torch.zeros(2048, device='cuda').scatter_(0, weights[0].topk(9).indices, 1)\n"
+    "print(int(drawn.sum()))",
+]
+
+
+@pytest.mark.parametrize("use", SHOWN_AS_INTEGERS)
+def test_integers_of_numbers_that_are_only_shown_make_no_verdict_unsure(
+    simulate: Simulate, use: str
+) -> None:
+    done, result = simulate(UNKNOWN + use)
+    assert (done.returncode, result["verdict"]) == (0, "fits"), done.stderr
+
+
 LOOP = """\
 losses = []
 for step in range(3):
@@ -1490,7 +1516,7 @@ for _ in range(3):
         ("if scaler.get_scale() >= scale: rates.step()", ""),
         ("if scaler.get_scale() < scale: x.sum()", "the condition at train.py:13"),
         ("is_less = scaler.get_scale() < scale\n    while is_less: break", "the condition at "),
-        ("n = int(scaler.get_scale())", "the conversion to an integer at train.py:13"),
+        ("steps = range(int(scaler.get_scale()))", "the conversion to an integer at train.py:13"),
     ],
 )
 def test_what_torch_reads_for_the_program_may_decide(

@@ -208,7 +208,7 @@ EQUALS = f"{UNKNOWN}\nprint(torch.equal(unknown, weights))"
 COPIES = f"{UNKNOWN}\nprint((unknown > 0).long().argmax(1).tolist()[:1])"
 
 
-TURNED = f"{UNKNOWN}\nlength = int(unknown.mean())"
+TURNED = f"{UNKNOWN}\nlengths = range(int(unknown.mean()))"
 TRUTH = f"{UNKNOWN}\nassert not unknown.mean()"
 HIDDEN = f"{UNKNOWN}\nexec('length = int(unknown.mean())')"
 TRUTHS = f"{UNKNOWN}\nwhile (unknown > 3).any(): unknown -= 3"
