@@ -246,6 +246,7 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     may_cover = certainty == FERRO_SIM_UNKNOWN && may_take_all_places();
     in_part = computable && certainty == FERRO_SIM_UNKNOWN && !is_assumed &&
               may_be_known_in_part() && find_parts();
+    host.assume_finite(certainty == FERRO_SIM_UNKNOWN && !in_part);
     of_masks = of_masks && certainty == FERRO_SIM_UNKNOWN;
     computable = computable && (certainty != FERRO_SIM_UNKNOWN || takes_unknown || tells_lows ||
                                 in_part || (of_masks && may_follow_masks()));

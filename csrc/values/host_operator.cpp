@@ -13,6 +13,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <limits>
 #include <mutex>
 #include <string_view>
 
@@ -48,6 +50,55 @@ class UnderDefaultType {
  private:
   const caffe2::TypeMeta before_;
 };
+
+// Without an early end, so that the compiler uses vectors.
+template <typename Number>
+bool all_finite(const at::Tensor& dense) {
+  const Number* const begin = dense.const_data_ptr<Number>();
+  unsigned others = 0;
+  for (std::int64_t i = 0; i < dense.numel(); ++i) {
+    others |= std::abs(begin[i]) <= std::numeric_limits<Number>::max() ? 0U : 1U;
+  }
+  return others == 0;
+}
+
+bool is_finite(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.is_cpu() || tensor.numel() == 0 ||
+      at::isIntegralType(tensor.scalar_type(), true)) {
+    return true;
+  }
+  if (tensor.layout() == at::kStrided && tensor.is_contiguous()) {
+    if (tensor.scalar_type() == at::kFloat) {
+      return all_finite<float>(tensor);
+    }
+    if (tensor.scalar_type() == at::kDouble) {
+      return all_finite<double>(tensor);
+    }
+  }
+  return at::isfinite(
+             tensor.to(at::isComplexType(tensor.scalar_type()) ? at::kComplexDouble : at::kDouble))
+      .all()
+      .item<bool>();
+}
+
+template <typename Visit>
+void visit_tensors(const c10::IValue& value, const Visit& visit) {
+  if (value.isTensor()) {
+    visit(value.toTensor());
+  } else if (value.isList()) {
+    for (const c10::IValue& element : value.toListRef()) {
+      if (element.isTensor()) {
+        visit(element.toTensor());
+      }
+    }
+  }
+}
+
+bool is_finite(const c10::IValue& argument) {
+  bool is = !argument.isDouble() || std::isfinite(argument.toDouble());
+  visit_tensors(argument, [&](const at::Tensor& tensor) { is = is && is_finite(tensor); });
+  return is;
+}
 
 }  // namespace
 
@@ -264,6 +315,40 @@ void HostOperator::call(Stack& stack) const {
   own.set_state(state);
 }
 
+bool HostOperator::has_finite_inputs(const Stack& stack) const {
+  return std::all_of(arguments_.begin(), arguments_.end(),
+                     [](const c10::IValue& argument) { return is_finite(argument); }) &&
+         std::all_of(operands_.begin(), operands_.end(), [&](const Operand& operand) {
+           const c10::IValue& at = stack[operand.place];
+           return !operand.is_input ||
+                  is_finite(at.isTensor() ? at : at.toListRef()[operand.in_list]);
+         });
+}
+
+template <typename Visit>
+void HostOperator::for_each_result(const Visit& visit) const {
+  for (const c10::IValue& result : results_) {
+    visit_tensors(result, visit);
+  }
+  for (const std::size_t place : traits_->written) {
+    visit_tensors(called_with_[place], visit);
+  }
+}
+
+bool HostOperator::has_finite_results() const {
+  bool are = true;
+  for_each_result([&](const at::Tensor& result) { are = are && is_finite(result); });
+  return are;
+}
+
+void HostOperator::zero_infinite_results() const {
+  for_each_result([](const at::Tensor& result) {
+    if (!is_finite(result)) {
+      result.masked_fill_(at::isfinite(result).logical_not(), 0);
+    }
+  });
+}
+
 bool HostOperator::run() {
   const UnderDefaultType guard(default_type_);
   try {
@@ -277,11 +362,18 @@ bool HostOperator::run() {
       difference.adapt_arguments(stack);
     }
     called_with_ = stack;
+    // What is changed in place is gone after the call.
+    const bool is_in_place = !traits_->written.empty();
+    const bool were_finite = assumes_finite_ && is_in_place && has_finite_inputs(called_with_);
     call(stack);
     if (difference.adapt_results != nullptr) {
       difference.adapt_results(given, stack);
     }
     results_ = std::move(stack);
+    if (assumes_finite_ && !has_finite_results() &&
+        (is_in_place ? were_finite : has_finite_inputs(called_with_))) {
+      zero_infinite_results();
+    }
     return true;
   } catch (const std::exception&) {
     called_with_.clear();

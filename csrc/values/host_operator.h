@@ -51,6 +51,7 @@ class HostOperator {
     generator_ = {};
     numbers_ = Numbers::kNone;
     has_known_operands_ = false;
+    assumes_finite_ = false;
   }
 
   // In the order of the arguments. Complete before `take_arguments`.
@@ -69,6 +70,8 @@ class HostOperator {
   Numbers numbers() const { return numbers_; }
   // If the operands are known and an assertion of a card's kernel fails, the card does.
   void set_known_operands() { has_known_operands_ = true; }
+  // Results of finite inputs are: others are replaced by zeros, which stand for unknown numbers.
+  void assume_finite(bool assumes) { assumes_finite_ = assumes; }
   // 0 for operators that draw no random numbers.
   std::uint64_t seed() const { return repeatable_seed_; }
   bool has_inputs() const;
@@ -101,6 +104,11 @@ class HostOperator {
   void draw(torch::jit::Stack& stack) const;
   bool move_doubts();
   void call(torch::jit::Stack& stack) const;
+  bool has_finite_inputs(const torch::jit::Stack& stack) const;
+  bool has_finite_results() const;
+  void zero_infinite_results() const;
+  template <typename Visit>
+  void for_each_result(const Visit& visit) const;
 
   c10::OperatorHandle op_;
   const OperatorTraits* traits_;
@@ -115,6 +123,7 @@ class HostOperator {
   Numbers numbers_ = Numbers::kNone;
   int device_ = -1;  // that draws
   bool has_known_operands_ = false;
+  bool assumes_finite_ = false;
   caffe2::TypeMeta default_type_;  // of the program at the call
 };
 

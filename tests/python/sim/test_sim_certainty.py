@@ -451,6 +451,38 @@ def test_unknown_numbers_are_assumed_to_be_finite(simulate: Simulate) -> None:
     assert result["uncomputed"] == []
 
 
+QUOTIENTS = f"""\
+{UNKNOWN}
+import math
+loss = unknown.square().mean()
+mask = unknown > 0.5
+rows = mask.float().sum()
+divided = loss.clone().div_(loss)
+lists = torch._foreach_div([loss, loss * 2], [loss, loss])
+torch.div(loss, loss, out=(out := torch.empty_like(loss)))
+read = [(loss / loss).item(), float(loss.log()), loss.rsqrt().tolist(), (1 / loss).cpu().item()]
+read += [((unknown * mask).sum() / rows).item(), (mask.float() / rows).mean().item()]
+read += [divided.item(), out.item(), *(each.item() for each in lists)]
+read += [(loss.half() / loss.half()).item(), (loss / loss).bfloat16().item()]
+for number in read:
+    if not math.isfinite(number):
+        raise SystemExit(3)
+zeros = torch.zeros(2, device="cuda")
+print("known", (zeros / zeros).tolist(), (1 / zeros).tolist())
+masked = unknown[0, :3].masked_fill(torch.tensor([False, True, False], device="cuda"), -math.inf)
+print("masked", masked.tolist(), torch.full((1,), math.inf, device="cuda").add(loss).tolist())
+"""
+
+
+def test_quotients_of_unknown_numbers_are_finite_where_the_program_reads_them(
+    simulate: Simulate,
+) -> None:
+    done, result = simulate(QUOTIENTS)
+    assert (done.returncode, result["verdict"]) == (0, "fits"), done.stderr
+    assert "known [nan, nan] [inf, inf]" in done.stdout
+    assert "masked [0.0, -inf, 0.0] [inf]" in done.stdout
+
+
 ENDS = [
     (f"{UNKNOWN}\nassert unknown.sum().item() != 0, 'nothing'", 5, "AssertionError: nothing"),
     (f"{UNKNOWN}\nunknown[unknown[0] > 0].max()", 5, "RuntimeError: max()"),
