@@ -83,6 +83,39 @@ for given in (None, mask):
 print(json.dumps(found))
 """
 
+# What attention requests in a step of generation: many heads with few keys, few heads with many.
+STEP_OF_GENERATION = """\
+import json
+import torch
+found = []
+for batch, heads, keys, size in ((96, 20, 129, 64), (1, 32, 20737, 128)):
+    query = torch.ones(batch, heads, 1, size, device="cuda", dtype=torch.bfloat16)
+    key = torch.ones(batch, heads, keys, size, device="cuda", dtype=torch.bfloat16)
+    torch.cuda.memory._record_memory_history(context=None)
+    torch.nn.functional.scaled_dot_product_attention(query, key, key)
+    trace = torch.cuda.memory._snapshot()["device_traces"][0]
+    torch.cuda.memory._record_memory_history(enabled=None)
+    found.append([event["size"] for event in trace if event["action"] == "alloc"])
+print(json.dumps(found))
+"""
+
+# The same of a backward pass whose gradient has another layout than the output.
+TRANSPOSED_GRADIENT = """\
+import json
+import torch
+query = torch.ones(16, 20, 288, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+out = torch.nn.functional.scaled_dot_product_attention(query, query, query)
+gradient = torch.ones(16, 288, 20, 64, device="cuda", dtype=torch.bfloat16)
+found = []
+for given in (gradient.transpose(1, 2), gradient.permute(0, 2, 3, 1).contiguous().mT):
+    torch.cuda.memory._record_memory_history(context=None)
+    torch.autograd.grad(out, query, given, retain_graph=True)
+    trace = torch.cuda.memory._snapshot()["device_traces"][0]
+    torch.cuda.memory._record_memory_history(enabled=None)
+    found.append(sum(event["action"] == "alloc" for event in trace))
+print(json.dumps(found))
+"""
+
 # cudnnBackendGetAttribute of a tensor's four sizes, without an array and with one for two sizes.
 COUNTED = """\
 import ctypes
@@ -152,6 +185,19 @@ def test_attention_with_a_mask_takes_a_larger_workspace_backward(
     workspace = 4 * (4 * 16 * 759) * (128 + 1)
     assert workspace in plain
     assert workspace + 256 in masked  # an H200's
+
+
+def test_attention_in_generation_requests_what_it_does_on_an_h200(
+    run_simulated: RunSimulated,
+) -> None:
+    many, few = json.loads(run_simulated(STEP_OF_GENERATION).stdout)
+    assert many == [8, 8, 96 * 20 * 64 * 2]
+    assert sorted(few) == [8, 8, 32 * 128 * 2, 133248]
+
+
+def test_attention_copies_no_gradient_with_dense_rows(run_simulated: RunSimulated) -> None:
+    dense, transposed = json.loads(run_simulated(TRANSPOSED_GRADIENT).stdout)
+    assert transposed == dense + 1
 
 
 def test_an_attribute_counts_what_was_written(run_simulated: RunSimulated) -> None:
