@@ -137,8 +137,9 @@ def is_end_without_values(result: Result) -> bool:
 
 def end_by_value(result: Result) -> str:
     """Why the end of a program that read uncomputed values may be none on a card."""
+    error = result["error"].rstrip(".")
     return (
-        f"it ended with {result['error']}. If that comes from a value that the simulated GPU "
+        f"it ended with {error}. If that comes from a value that the simulated GPU "
         f"does not compute (the last was read at {result['ended_by']}), it may not occur on a "
         "card"
     )

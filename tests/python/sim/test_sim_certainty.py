@@ -487,6 +487,7 @@ ENDS = [
     (f"{UNKNOWN}\nassert unknown.sum().item() != 0, 'nothing'", 5, "AssertionError: nothing"),
     (f"{UNKNOWN}\nunknown[unknown[0] > 0].max()", 5, "RuntimeError: max()"),
     (f"{UNKNOWN}\nif not (unknown > 0).any():\n    exit('nothing')", 5, "SystemExit: nothing"),
+    (f"{UNKNOWN}\nif not (unknown > 0).any():\n    exit('No rows.')", 5, "SystemExit: No rows."),
 ]
 
 
@@ -500,6 +501,7 @@ def test_a_program_that_such_a_value_ends(
     assert result["ended_by"] == f"train.py:{line}"
     assert result["error"].startswith(error)
     assert f"it ended with {error}" in done.stderr
+    assert ".. If that comes from" not in done.stderr
     assert f"does not compute (the last was read at train.py:{line}), it may not " in done.stderr
 
 
