@@ -274,10 +274,21 @@ std::vector<DeviceId> Driver::peers() {
 }
 
 void Driver::grant(DevicePtr at, std::size_t bytes, DeviceId to) {
+  if (!try_grant(at, bytes, to)) {
+    refuse("cuMemSetAccess", CUDA_ERROR_INVALID_VALUE, bytes);
+  }
+}
+
+bool Driver::try_grant(DevicePtr at, std::size_t bytes, DeviceId to) {
   const CallScope scope(*this);
   count(DriverCall::kSetAccess);
   const CUmemAccessDesc access = access_for(to);
-  expect(api_.mem_set_access(raw(at), bytes, &access, 1), "cuMemSetAccess", bytes);
+  const CUresult result = api_.mem_set_access(raw(at), bytes, &access, 1);
+  if (result == CUDA_ERROR_INVALID_VALUE) {
+    return false;
+  }
+  expect(result, "cuMemSetAccess", bytes);
+  return true;
 }
 
 int Driver::export_page(PageHandle handle) {

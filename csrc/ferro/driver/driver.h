@@ -62,8 +62,10 @@ class Driver {
   bool add_peer(DeviceId peer);
   void remove_peer(DeviceId peer);
   std::vector<DeviceId> peers();
-  // Gives one more device access to mapped pages.
+  // Gives one more device access to the pages of one mapping.
   void grant(DevicePtr at, std::size_t bytes, DeviceId to);
+  // The same. False if no mapping has exactly these addresses.
+  bool try_grant(DevicePtr at, std::size_t bytes, DeviceId to);
   // Whether the device supports virtual memory management.
   bool has_virtual_memory() const;
   // Removes the mappings of whole pages. False if the driver refused; the mappings then stay.

@@ -11,6 +11,16 @@ assert torch.cuda.device_count() >= 2
 
 
 @check
+def the_first_copy_after_much_memory():
+    # It gives the peer access to the mappings of many handles, made one after the other.
+    parts = [
+        torch.full((size * MIB,), size, dtype=torch.uint8, device="cuda:1")
+        for size in (192, 6, 90, 3)
+    ]
+    return [int(part.to("cuda:0").sum(dtype=torch.int64)) for part in parts]
+
+
+@check
 def copies_both_ways():
     found = []
     for size in (1, 1000, 5 * MIB, 80 * MIB):

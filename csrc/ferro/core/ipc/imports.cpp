@@ -2,6 +2,9 @@
 
 #include "ferro/driver/error.h"
 
+#include <numeric>
+#include <utility>
+
 namespace ferro {
 
 ForeignHandles::~ForeignHandles() {
@@ -33,8 +36,10 @@ DevicePtr Imports::open(const ForeignHandles& handles) {
   const MutexLock lock(mutex_);
   close_waiting();
   std::size_t bytes = 0;
+  std::vector<std::size_t> sizes;
   for (const ForeignHandles::Handle& handle : handles.handles_) {
     bytes += handle.bytes;
+    sizes.push_back(handle.bytes);
   }
   const std::optional<DevicePtr> base = driver_.reserve(bytes, 0);
   if (!base) {
@@ -51,7 +56,7 @@ DevicePtr Imports::open(const ForeignHandles& handles) {
       undo();
       return kNull;
     }
-    open_.emplace(*base, bytes);
+    open_.emplace(*base, std::move(sizes));
   } catch (...) {
     undo();
     throw;
@@ -83,10 +88,12 @@ void Imports::close_waiting() noexcept {
   }
   std::erase_if(waiting_, [this](DevicePtr base) FERRO_REQUIRES(mutex_) {
     const auto range = open_.find(base);
-    if (!driver_.unmap(base, range->second)) {
+    const std::size_t bytes =
+        std::accumulate(range->second.begin(), range->second.end(), std::size_t{0});
+    if (!driver_.unmap(base, bytes)) {
       return false;
     }
-    driver_.unreserve(base, range->second);
+    driver_.unreserve(base, bytes);
     open_.erase(range);
     return true;
   });
@@ -94,8 +101,12 @@ void Imports::close_waiting() noexcept {
 
 void Imports::grant(DeviceId to) {
   const MutexLock lock(mutex_);
-  for (const auto& [base, bytes] : open_) {
-    driver_.grant(base, bytes, to);
+  for (const auto& [base, sizes] : open_) {
+    DevicePtr at = base;
+    for (const std::size_t bytes : sizes) {
+      driver_.grant(at, bytes, to);
+      at = at + bytes;
+    }
   }
 }
 

@@ -66,8 +66,9 @@ class Imports {
   Driver& driver_;
   const std::function<bool()> wait_for_device_;
   Mutex mutex_;
-  std::map<DevicePtr, std::size_t> open_ FERRO_GUARDED_BY(mutex_);  // bytes by address
-  std::vector<DevicePtr> waiting_ FERRO_GUARDED_BY(mutex_);         // ranges of open_ to close
+  // The bytes of each handle, by the range's first address.
+  std::map<DevicePtr, std::vector<std::size_t>> open_ FERRO_GUARDED_BY(mutex_);
+  std::vector<DevicePtr> waiting_ FERRO_GUARDED_BY(mutex_);  // ranges of open_ to close
 };
 
 }  // namespace ferro

@@ -414,5 +414,24 @@ TEST_F(ImportsTest, PeersReachEveryMapping) {
   imports_.close(import_after);
 }
 
+// The driver of two H200 refused calls for the mappings of many handles.
+TEST_F(ImportsTest, APeerGetsAccessMappingByMapping) {
+  const DevicePtr block = grow(heap_, 20 * kPageBytes);
+  const SharedRange range = share(block);
+  ASSERT_GT(range.units.size(), 1U);
+  const DevicePtr import = open(range);
+  driver_.add_peer(1);
+  const std::size_t before = driver_.calls().set_access;
+  heap_.grant(1);
+  EXPECT_EQ(driver_.calls().set_access - before, range.units.size());
+  imports_.grant(1);
+  EXPECT_EQ(driver_.calls().set_access - before, 2 * range.units.size());
+  for (std::size_t page = 0; page < 20; ++page) {
+    EXPECT_TRUE(peer_may_access(block + page * kPageBytes)) << page;
+    EXPECT_TRUE(peer_may_access(import + page * kPageBytes)) << page;
+  }
+  imports_.close(import);
+}
+
 }  // namespace heap_exports_test
 }  // namespace ferro
