@@ -407,33 +407,27 @@ class Measurement:
         streams = Streams()
         began = time.monotonic()
 
-        def give_up() -> None:
-            reason = stopping.reason
-            outcome = Outcome(STATUS[reason], stopped=reason, place=_place_of_main())
-            streams.restore()
-            recording.finish()
-            status = conclude(self._result(recording, outcome, began), recording)
-            sys.stdout.flush()
-            TOGETHER.leave()
-            os._exit(status)
-
-        def leave(status: int) -> int:
-            """For a program that ends its process at once."""
+        def report(status: int) -> int:
+            """Of a program that ends its process at once, or does not end when it is stopped."""
             stopping.end()
             streams.restore()
             progress.end()
             reason = stopping.reason
             status = STATUS[reason] if reason else status
-            place = _place_of_frame(sys._getframe()) if status else ""
+            place = _place_of_frame(sys._getframe()) or _place_of_main() if status else ""
             recording.finish()
             outcome = Outcome(status, stopped=reason, place=place)
             status = conclude(self._result(recording, outcome, began), recording)
+            sys.stdout.flush()
             TOGETHER.leave()
             return status
 
-        stopping = Stopping(time_limit, give_up, is_rank=_ranks.count() > 1)
+        at_once = AtOnce(report)
+        stopping = Stopping(
+            time_limit, lambda: at_once.leave(STATUS[stopping.reason]), is_rank=_ranks.count() > 1
+        )
         progress = Progress(f"simulating {self._card.name}")
-        with progress, stopping, AtOnce(leave):
+        with progress, stopping, at_once:
             outcome, held = _run(self._program.run, stopping, streams)
             _ranks.keep_to_report()
         # The program's objects are examined once more before they are deleted.

@@ -37,7 +37,7 @@ class AtOnce:
         self._exit, self._execv, self._execve = os._exit, os.execv, os.execve
 
     def __enter__(self) -> AtOnce:
-        os._exit, os.execv = self._leave, self._replace
+        os._exit, os.execv = self.leave, self._replace
         os.execve = self._replace_with  # type: ignore[assignment]
         return self
 
@@ -54,7 +54,8 @@ class AtOnce:
     def _restore(self) -> None:
         os._exit, os.execv, os.execve = self._exit, self._execv, self._execve
 
-    def _leave(self, status: int) -> NoReturn:
+    def leave(self, status: int) -> NoReturn:
+        """Ends the process as `os._exit` does."""
         if os.getpid() != self._process:
             self._exit(status)
         with self._lock:

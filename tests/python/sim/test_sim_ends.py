@@ -362,6 +362,7 @@ def test_sigterm_ends_a_program_that_waits_outside_of_python(
     done, result = simulate(BLOCKS.replace("store =", f"{fork}store ="))
     assert (done.returncode, result["partial"]) == (143, "terminated"), done.stderr
     assert result["ended_at"] == f"train.py:{7 + 2 * forks}"
+    assert done.stderr.count("so this report is partial") == 1
     assert result["devices"][0]["peak_allocated_bytes"] == 1 << 20
 
 
