@@ -713,6 +713,7 @@ def run_of(verdict: str, *, learned: str = "float", most: Result | None = None) 
         "partial": "",
         "exit_status": {"fits": 0, "fits as far as known": 13}.get(verdict, 12),
         "program_status": 0,
+        "ended_ranks": [],
         "uncomputed": [
             {
                 "place": "a.py:1",
