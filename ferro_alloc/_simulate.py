@@ -83,7 +83,9 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--gpu", default="h100", help="the card, as in h100 (the default) or 'RTX 4090'"
     )
-    parser.add_argument("--count", type=int, default=1, help="number of cards (default 1)")
+    parser.add_argument(
+        "--count", type=_whole_number, default=1, help="number of cards (default 1)"
+    )
     parser.add_argument("--memory", help=f"total memory instead of the card's: {SIZE_FORMS}")
     parser.add_argument(
         "--allocator",
@@ -119,7 +121,9 @@ def parser() -> argparse.ArgumentParser:
         help="when work is done: as it is submitted, as late as streams and events allow, or when "
         "a virtual clock has passed its end",
     )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the order (default 0)")
+    parser.add_argument(
+        "--seed", type=_whole_number, default=0, help="seed of the order (default 0)"
+    )
     parser.add_argument(
         "--no-backing",
         dest="backing",
@@ -153,7 +157,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-few-rows", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument(
         "--time-limit",
-        type=float,
+        type=_seconds,
         metavar="SECONDS",
         help="end each run of the program after this time, and report what was seen so far",
     )
@@ -200,20 +204,24 @@ def main(argv: list[str]) -> int:
         )
     if parsed.compare and parsed.allocator is not None:
         arguments.error("--compare runs the program under each allocator: leave out --allocator")
-    if parsed.time_limit is not None and not 0 < parsed.time_limit <= threading.TIMEOUT_MAX:
-        arguments.error("--time-limit needs a number of seconds above 0, as in 600")
+    if parsed.values and not parsed.backing:
+        arguments.error(
+            "--values needs memory that keeps its contents: leave out --values or --no-backing"
+        )
     # Before torch is loaded. OpenMP's threads would spin while they wait for the next operator that
     # is computed.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    script = None if program.is_module else Path(program.target)
     try:
         if parsed.report is not None:
             parsed.report = Path(_ranks.file_of(parsed.report))
-            check_file(parsed.report)
+            check_file(parsed.report, others={"the program": script})
             # The program may change the directory.
             parsed.report = parsed.report.absolute()
         if parsed.json not in (None, "-"):
             parsed.json = _ranks.file_of(parsed.json)
-            check_file(Path(parsed.json), "result")
+            others = {"the program": script, "the file of --report": parsed.report}
+            check_file(Path(parsed.json), "result", others)
             parsed.json = str(Path(parsed.json).absolute())
         card = find_card(parsed.gpu)
         memory = None if parsed.memory is None else parse_memory(parsed.memory)
@@ -221,7 +229,7 @@ def main(argv: list[str]) -> int:
         if memory is not None and memory <= taken:
             raise FerroError(
                 f"the memory is {size_text(memory)}, and the CUDA context and libraries take "
-                f"{size_text(taken)}"
+                f"{size_text(taken)}: expected more memory than that"
             )
         child = Child(_options(parsed), ["-m"] * parsed.module + words)
         if parsed.compare:
@@ -312,6 +320,25 @@ def _question(text: str) -> Question:
         return Question.parse(text)
     except FerroError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _whole_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a whole number, and got '{text}'") from None
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= threading.TIMEOUT_MAX:
+        raise argparse.ArgumentTypeError(
+            f"--time-limit needs a number of seconds above 0, as in 600, and got '{text}'"
+        )
+    return seconds
 
 
 def _about_unknown(word: str, arguments: argparse.ArgumentParser) -> str:

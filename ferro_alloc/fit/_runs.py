@@ -465,10 +465,10 @@ def find_place(question: Question, program: Sequence[str]) -> Place:
     if len(near) == 1:
         return near[0]
     if not near:
-        for name in (question.name, question.name.upper()):
+        for name in dict.fromkeys((question.name, question.name.upper(), wanted, wanted.upper())):
             if os.environ.get(name, "").isdigit():
                 return Place(name, int(os.environ[name]))
-    names = ", ".join(place.name for place in near or found) or "none"
+    names = ", ".join(place.name for place in near or found)
     asked = f"--what-if {question.name}"
     if near:
         raise FerroError(
@@ -479,10 +479,11 @@ def find_place(question: Question, program: Sequence[str]) -> Place:
         raise FerroError(f"{asked}: the program's {other} is no whole number, as in 8")
     variable = wanted.upper()
     start = " ".join(program[:2] if program[0] == "-m" else program[:1])
+    there = f"its arguments with numbers are {names}" if found else "it has none with a number"
     raise FerroError(
-        f"{asked}: the arguments of the program have no such number ({names}), and the environment "
-        f"has no variable {variable}. Give the program one that it reads, as in {start} "
-        f"--{question.name.strip('-')} 8, or set {variable}=8"
+        f"{asked}: no argument of the program has this name and a whole number ({there}), and the "
+        f"environment has no variable {variable} with one. Give the program one that it reads, as "
+        f"in {start} --{question.name.strip('-')} 8, or set {variable}=8"
     )
 
 

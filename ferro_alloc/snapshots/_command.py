@@ -43,7 +43,10 @@ def main(argv: list[str]) -> int:
         arguments.error("--before is shown in a report: give --report FILE as well")
     try:
         if parsed.report is not None:
-            check_file(parsed.report)
+            check_file(
+                parsed.report,
+                others={"the snapshot": parsed.snapshot, "that of --before": parsed.before},
+            )
         snapshot = _trace.load(parsed.snapshot)
         there = [index for index, trace in enumerate(snapshot["device_traces"]) if trace]
         devices = there if parsed.device is None else [parsed.device]

@@ -126,7 +126,7 @@ def test_a_value_is_found_on_the_command_line(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["t.py", "--seed", "1"], r"no such number \(--seed\)"),
+        (["t.py", "--seed", "1"], r"whole number \(its arguments with numbers are --seed\)"),
         (["t.py", "--eval_batch", "1", "--train_batch", "2"], "several such numbers"),
     ],
 )
@@ -162,8 +162,8 @@ def test_the_command_refuses_what_it_does_not_know(run_program: RunProgram, tmp_
     for options, said in (
         (("--memory", "24"), "expected 24GiB or 24g"),
         (("--gpu", "abacus"), "there is no card 'abacus'"),
-        (("--memory", "512MiB"), "context and libraries take 0.75 GiB"),
-        (("--what-if", "batch"), "no such number"),
+        (("--memory", "512MiB"), "context and libraries take 0.75 GiB: expected more memory"),
+        (("--what-if", "batch"), "no argument of the program has this name and a whole number"),
     ):
         done = run_program(source, "simulate", *options, str(script), check=False)
         assert (done.returncode, said in done.stderr) == (1, True), done.stderr

@@ -91,6 +91,8 @@ def test_a_result_without_a_folder_is_refused_before_the_run(tmp_path: Path) -> 
         (("--time-limit", "nan"), 2, "--time-limit needs a number of seconds above 0, as in 600"),
         (("--time-limit", "inf"), 2, "--time-limit needs a number of seconds above 0, as in 600"),
         (("--time-limit", "1e12"), 2, "--time-limit needs a number of seconds above 0, as in 600"),
+        (("--time-limit", "long"), 2, "above 0, as in 600, and got 'long'"),
+        (("--count", "two"), 2, "argument --count: expected a whole number, and got 'two'"),
         (("--compare", "--allocator", "native"), 2, "under each allocator: leave out --allocator"),
     ],
 )
@@ -103,6 +105,29 @@ def test_a_wrong_option_is_refused_before_the_run(
     assert (done.returncode, done.stdout) == (status, ""), done.stderr
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--json", "@/train.py"), "the result cannot be written to @/train.py: that is the pro"),
+        (("--report", "@/./train.py"), "train.py: that is the program; name another file"),
+        (("--compare", "--report", "@/train.py"), "train.py: that is the program; name another"),
+        (("--json", "@/model.py"), "@/model.py: that is a Python file; name another file"),
+        (("--json", "@/a", "--report", "@/./a"), "@/a: that is the file of --report; name another"),
+    ],
+)
+def test_no_result_replaces_the_program_or_another_result(
+    tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    script, model = tmp_path / "train.py", tmp_path / "model.py"
+    for file in (script, model):
+        file.write_text("print('runs')")
+    words = tuple(word.replace("@", str(tmp_path)) for word in words)
+    done = command("simulate", *words, str(script))
+    assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    assert said.replace("@", str(tmp_path)) in done.stderr
+    assert {file.read_text() for file in (script, model)} == {"print('runs')"}
 
 
 TAKES_THE_PLACE = """\

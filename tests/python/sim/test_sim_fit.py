@@ -349,8 +349,8 @@ def test_values_without_memory_that_keeps_them_are_refused(tmp_path: Path) -> No
     script = tmp_path / "train.py"
     script.write_text(VALUES)
     done = command("simulate", "--no-backing", "--values", str(script))
-    assert done.returncode == 1
-    assert "values need memory that keeps them" in done.stderr
+    assert done.returncode == 2
+    assert "leave out --values or --no-backing" in done.stderr
 
 
 def test_json_goes_to_stdout_behind_the_programs_own(tmp_path: Path) -> None:

@@ -184,7 +184,10 @@ def test_the_largest_value_leaves_little(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["t.py"], r"no such number \(none\), and the environment has no variable BATCH_SIZE"),
+        (
+            ["t.py"],
+            r"\(it has none with a number\), and the environment has no variable BATCH_SIZE",
+        ),
         (["-m", "t"], "as in -m t --batch-size 8, or set BATCH_SIZE=8"),
         (["t.py", "--batch-size", "8k"], "the program's --batch-size 8k is no whole number"),
         (["t.py", "--train_batch_size=1.5"], "the program's --train_batch_size=1.5 is no whole"),
@@ -195,6 +198,13 @@ def test_a_value_that_is_not_found(words: list[str], said: str) -> None:
     name = "size" if "train" in words[-1] else "batch-size"
     with pytest.raises(FerroError, match=said):
         _runs.find_place(_runs.Question.parse(name), words)
+
+
+def test_a_variable_of_a_name_with_a_hyphen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The refusal asks for this variable."""
+    monkeypatch.setenv("NUM_ENVS", "8")
+    place = _runs.find_place(_runs.Question.parse("num-envs"), ["t.py"])
+    assert (place.name, place.value) == ("NUM_ENVS", 8)
 
 
 DATA = """\

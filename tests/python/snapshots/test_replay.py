@@ -210,6 +210,21 @@ def test_smallest_card_is_the_first_of_the_table_on_which_the_trace_fits(
     assert 1 <= len(asked) <= len(between).bit_length()
 
 
+@pytest.mark.parametrize(
+    ("option", "said"), [("snapshot", "that is the snapshot;"), ("--before", "that of --before;")]
+)
+def test_a_report_does_not_replace_a_snapshot(
+    option: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new, old = tmp_path / "new.pickle", tmp_path / "old.pickle"
+    for file in (new, old):
+        file.write_text("kept")
+    report = old if option == "--before" else new
+    assert main(["replay", str(new), "--before", str(old), "--report", str(report)]) == 1
+    assert said in capsys.readouterr().err
+    assert new.read_text() == old.read_text() == "kept"
+
+
 def test_settings_of_the_program_are_kept_but_for_the_allocator() -> None:
     settings = "backend:native, expandable_segments:True,max_split_size_mb:64"
     assert kept_settings(settings) == "max_split_size_mb:64"
