@@ -113,7 +113,7 @@ def _end(result: Result) -> str:
         at = f" at {result['ended_at']}" if after and result["ended_at"] else ""
         return f"it was {result['partial']}{at}{after}, so this report is partial"
     if result["ended_by"]:
-        return end_by_value(result)
+        return end_by_value(result, after)
     name = result["error"].partition(":")[0]
     if name in ("", "SystemExit"):
         return f"it ended with status {result['program_status']}{after}"
@@ -135,11 +135,12 @@ def is_end_without_values(result: Result) -> bool:
     )
 
 
-def end_by_value(result: Result) -> str:
-    """Why the end of a program that read uncomputed values may be none on a card."""
+def end_by_value(result: Result, after: str = "") -> str:
+    """Why the end of a program that read uncomputed values may be none on a card. `after` says
+    which ranks had ended before."""
     error = result["error"].rstrip(".")
     return (
-        f"it ended with {error}. If that comes from a value that the simulated GPU "
+        f"it ended with {error}{after}. If that comes from a value that the simulated GPU "
         f"does not compute (the last was read at {result['ended_by']}), it may not occur on a "
         "card"
     )

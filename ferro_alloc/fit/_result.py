@@ -31,6 +31,7 @@ TIGHT = 0.02
 the driver, the peak by 1.6 % on an H100."""
 MOST_LINES = 10
 OUT_OF_MEMORY = "out of memory"
+CLOSED = ("Connection closed by peer", "Connection reset by peer")
 
 Result = dict[str, Any]
 
@@ -108,7 +109,8 @@ def result_of(
         "derived_workspaces": _control.derived_workspaces(),
         "not_simulated": sim.not_simulated(),
     }
-    if error is not None and not ran_out and _refused.end_of(result) is None:
+    is_own_end = error is not None and not _is_of_another_rank(error, result["ended_ranks"])
+    if is_own_end and not ran_out and _refused.end_of(result) is None:
         result["ended_by"] = _certainty.last_read()
     result["verdict"], result["exit_status"] = _verdict(result, ran_out, outcome)
     ran_out_surely = result["verdict"] == RAN_OUT and _certainty.lacks_surely(result)
@@ -131,6 +133,14 @@ def _verdict(result: Result, ran_out: bool, outcome: Outcome) -> tuple[str, int]
     if _certainty.is_sure(result):
         return FITS, 0
     return AS_FAR_AS_KNOWN, FITS_AS_FAR_AS_KNOWN
+
+
+def _is_of_another_rank(error: BaseException, ended_ranks: list[dict[str, int]]) -> bool:
+    """Whether a rank failed because it waited for one that had failed: the error is one of
+    `torch.distributed`, or that of a closed connection, which Gloo raises."""
+    kinds = [kind.__name__ for kind in type(error).__mro__]
+    is_of_group = "DistError" in kinds or any(text in str(error) for text in CLOSED)
+    return bool(ended_ranks) and is_of_group
 
 
 def _one_line(error: BaseException) -> str:

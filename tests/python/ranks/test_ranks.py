@@ -217,7 +217,7 @@ elif then == "work":
     time.sleep(3)
     most = torch.ones(1 << 28, device="cuda")
 else:
-    dist.all_reduce(x)
+    dist.all_reduce(x * float((torch.randn(2048, 2048).cuda() @ x.new_ones(2048, 2)).sum()))
 """
 
 
@@ -247,9 +247,12 @@ def test_a_rank_that_works_longer_than_another_one_has_its_whole_report(
 def test_a_rank_that_waited_for_one_that_failed_says_so(
     run_program: RunProgram, tmp_path: Path
 ) -> None:
+    """Its error is that of the other rank, so it does not come from the value that it read."""
     done, (one, two) = ends_of(run_program, tmp_path, "raise", "wait")
     assert (one["exit_status"], one["ended_ranks"]) == (12, [])
     assert two["ended_ranks"] == [{"rank": 0, "status": 12}]
+    assert two["uncomputed"]
+    assert (two["ended_by"], two["exit_status"]) == ("", 1)
     said = "(DistBackendError at train.py:24) after rank 0 had ended with status 12 (does not fit)"
     assert said in done.stderr, done.stderr
 
