@@ -276,9 +276,11 @@ def _cause(result: Result, failure: Result) -> list[str]:
     cached = failure["reserved_bytes"] - failure["allocated_bytes"]
     free = size_text(failure["device_free_bytes"])
     card = f"device {failure['device']}" if len(result["devices"]) > 1 else "the card"
+    would_do = failure["device_free_bytes"] + cached >= failure["requested_bytes"]
+    pieces = ", in pieces that could not serve it" if would_do else ""
     lines = [
         f"  asked for {size_text(failure['requested_bytes'])}{where}, while {card} had {free} "
-        f"free and the allocator {size_text(cached)} more, in pieces that could not serve it",
+        f"free and the allocator {size_text(cached)} more{pieces}",
     ]
     if is_limited(failure):
         ours = " or memory_limit_mb" if result["allocator"] == "ferro_alloc" else ""

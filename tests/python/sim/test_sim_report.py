@@ -291,3 +291,12 @@ def test_processes_without_a_gpu_are_explained(
     said = "other processes that it starts have no simulated GPU, because ferro_alloc is not "
     assert (said in _report.verdict(ended)) != is_installed
     assert (said in _report.verdict(run_of("fits") | {"gpu_used": False})) != is_installed
+
+
+@pytest.mark.parametrize(("free", "are_pieces"), [(1, False), (5, False), (6, True), (9, True)])
+def test_pieces_are_named_only_where_they_would_do_together(free: int, are_pieces: bool) -> None:
+    failure = {"requested_bytes": 8 * MIB, "device_free_bytes": free * MIB, "file": ""}
+    failure |= {"reserved_bytes": 4 * MIB, "allocated_bytes": 2 * MIB, "limit_bytes": None}
+    said, *_ = _report._cause({"devices": [{}], "allocator": "native"}, failure)
+    pieces = ", in pieces that could not serve it" if are_pieces else ""
+    assert said.endswith(f"had {free}.00 MiB free and the allocator 2.00 MiB more{pieces}")
