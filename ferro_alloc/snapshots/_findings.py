@@ -142,7 +142,8 @@ class Findings:
             lines.append("  what keeps the stranded bytes")
         for pin in state.pins[:5] if state.stranded else ():
             lines.append(
-                f"    {size_text(pin.stranded_bytes)} by {pin.blocks:,} blocks of "
+                f"    {size_text(pin.stranded_bytes)} by {pin.blocks:,} "
+                f"{'block' if pin.blocks == 1 else 'blocks'} of "
                 f"{size_text(pin.live_bytes)}: {pin.line}"
             )
         return lines

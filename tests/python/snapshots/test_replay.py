@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from ferro_alloc.sim.cards import CARDS
 from ferro_alloc.snapshots import _findings, _replay, _trace
 from ferro_alloc.snapshots._findings import Findings, find, usable
 from ferro_alloc.snapshots._replay import Outcome, Run, kept_settings
-from ferro_alloc.snapshots._state import state_at
+from ferro_alloc.snapshots._state import Pin, state_at
 from tests import programs
 from tests.programs import find_program
 from tests.python.commands import ForkedChildren, command
@@ -223,6 +224,17 @@ def test_a_report_does_not_replace_a_snapshot(
     assert main(["replay", str(new), "--before", str(old), "--report", str(report)]) == 1
     assert said in capsys.readouterr().err
     assert new.read_text() == old.read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    ("blocks", "said"), [(1, "1 block of 2.00"), (1200, "1,200 blocks of 2.00")]
+)
+def test_blocks_that_strand_memory_are_counted(blocks: int, said: str) -> None:
+    place = SimpleNamespace(kind="large", stream=0, stranded=1, cached=0, reserved=1 << 21)
+    state = SimpleNamespace(stranded=1, cached=0, places=[place])
+    state.pins = [Pin("train.py:1", blocks, 1 << 21, 1)]
+    found: Any = SimpleNamespace(state=state)
+    assert f" by {said} MiB: train.py:1" in Findings._where(found)[-1]
 
 
 def test_settings_of_the_program_are_kept_but_for_the_allocator() -> None:
