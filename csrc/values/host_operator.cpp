@@ -51,34 +51,67 @@ class UnderDefaultType {
   const caffe2::TypeMeta before_;
 };
 
+bool has_fractions(const at::Tensor& tensor) {
+  return at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type());
+}
+
+// The largest number of the floating-point type of a tensor. Infinity for other types.
+double largest_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || !has_fractions(tensor)) {
+    return std::numeric_limits<double>::infinity();
+  }
+  switch (c10::toRealValueType(tensor.scalar_type())) {
+    case at::kDouble:
+      return std::numeric_limits<double>::max();
+    case at::kFloat:
+      return std::numeric_limits<float>::max();
+    case at::kBFloat16:
+      return static_cast<double>(std::numeric_limits<c10::BFloat16>::max());
+    case at::kHalf:
+      return static_cast<double>(std::numeric_limits<c10::Half>::max());
+    case at::kFloat8_e5m2:
+      return static_cast<double>(std::numeric_limits<c10::Float8_e5m2>::max());
+    default:
+      return static_cast<double>(std::numeric_limits<c10::Float8_e4m3fn>::max());
+  }
+}
+
 // Without an early end, so that the compiler uses vectors.
 template <typename Number>
-bool all_finite(const at::Tensor& dense) {
+bool all_within(const at::Tensor& dense, double most) {
   const Number* const begin = dense.const_data_ptr<Number>();
+  const auto limit =
+      static_cast<Number>(std::min<double>(most, std::numeric_limits<Number>::max()));
   unsigned others = 0;
   for (std::int64_t i = 0; i < dense.numel(); ++i) {
-    others |= std::abs(begin[i]) <= std::numeric_limits<Number>::max() ? 0U : 1U;
+    others |= std::abs(begin[i]) <= limit ? 0U : 1U;
   }
   return others == 0;
 }
 
+bool are_within(const at::Tensor& numbers, double most) {
+  if (numbers.layout() == at::kStrided && numbers.is_contiguous()) {
+    if (numbers.scalar_type() == at::kFloat) {
+      return all_within<float>(numbers, most);
+    }
+    if (numbers.scalar_type() == at::kDouble) {
+      return all_within<double>(numbers, most);
+    }
+  }
+  const bool is_complex = at::isComplexType(numbers.scalar_type());
+  const at::Tensor wide = numbers.to(is_complex ? at::kComplexDouble : at::kDouble);
+  const at::Tensor dense = wide.layout() == at::kStrided ? wide : wide.to_dense();
+  return dense.abs().le(most).all().item<bool>();
+}
+
+// Whether no number of a host tensor is NaN, or more than `most` in size. Integers are often indices.
+bool is_within(const at::Tensor& tensor, double most) {
+  return !tensor.defined() || !tensor.is_cpu() || tensor.numel() == 0 || !has_fractions(tensor) ||
+         are_within(tensor, most);
+}
+
 bool is_finite(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.is_cpu() || tensor.numel() == 0 ||
-      at::isIntegralType(tensor.scalar_type(), true)) {
-    return true;
-  }
-  if (tensor.layout() == at::kStrided && tensor.is_contiguous()) {
-    if (tensor.scalar_type() == at::kFloat) {
-      return all_finite<float>(tensor);
-    }
-    if (tensor.scalar_type() == at::kDouble) {
-      return all_finite<double>(tensor);
-    }
-  }
-  return at::isfinite(
-             tensor.to(at::isComplexType(tensor.scalar_type()) ? at::kComplexDouble : at::kDouble))
-      .all()
-      .item<bool>();
+  return is_within(tensor, std::numeric_limits<double>::max());
 }
 
 template <typename Visit>
@@ -94,9 +127,9 @@ void visit_tensors(const c10::IValue& value, const Visit& visit) {
   }
 }
 
-bool is_finite(const c10::IValue& argument) {
-  bool is = !argument.isDouble() || std::isfinite(argument.toDouble());
-  visit_tensors(argument, [&](const at::Tensor& tensor) { is = is && is_finite(tensor); });
+bool is_within(const c10::IValue& argument, double most) {
+  bool is = !argument.isDouble() || std::abs(argument.toDouble()) <= most;
+  visit_tensors(argument, [&](const at::Tensor& tensor) { is = is && is_within(tensor, most); });
   return is;
 }
 
@@ -315,13 +348,19 @@ void HostOperator::call(Stack& stack) const {
   own.set_state(state);
 }
 
-bool HostOperator::has_finite_inputs(const Stack& stack) const {
+bool HostOperator::has_moderate_inputs(const Stack& stack) const {
+  double largest = std::numeric_limits<double>::max();
+  for_each_result(
+      [&](const at::Tensor& result) { largest = std::min(largest, largest_of(result)); });
+  // Two masks of the lowest number have an infinite sum, and so has -1e9 as a half.
+  constexpr double kSmallest = 8;
+  const double most = largest / kSmallest;
   return std::all_of(arguments_.begin(), arguments_.end(),
-                     [](const c10::IValue& argument) { return is_finite(argument); }) &&
+                     [&](const c10::IValue& argument) { return is_within(argument, most); }) &&
          std::all_of(operands_.begin(), operands_.end(), [&](const Operand& operand) {
            const c10::IValue& at = stack[operand.place];
            return !operand.is_input ||
-                  is_finite(at.isTensor() ? at : at.toListRef()[operand.in_list]);
+                  is_within(at.isTensor() ? at : at.toListRef()[operand.in_list], most);
          });
 }
 
@@ -364,14 +403,14 @@ bool HostOperator::run() {
     called_with_ = stack;
     // What is changed in place is gone after the call.
     const bool is_in_place = !traits_->written.empty();
-    const bool were_finite = assumes_finite_ && is_in_place && has_finite_inputs(called_with_);
+    const bool were_moderate = assumes_finite_ && is_in_place && has_moderate_inputs(called_with_);
     call(stack);
     if (difference.adapt_results != nullptr) {
       difference.adapt_results(given, stack);
     }
     results_ = std::move(stack);
     if (assumes_finite_ && !has_finite_results() &&
-        (is_in_place ? were_finite : has_finite_inputs(called_with_))) {
+        (is_in_place ? were_moderate : has_moderate_inputs(called_with_))) {
       zero_infinite_results();
     }
     return true;

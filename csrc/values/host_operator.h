@@ -70,7 +70,8 @@ class HostOperator {
   Numbers numbers() const { return numbers_; }
   // If the operands are known and an assertion of a card's kernel fails, the card does.
   void set_known_operands() { has_known_operands_ = true; }
-  // Results of finite inputs are: others are replaced by zeros, which stand for unknown numbers.
+  // Results of finite inputs are: others are replaced by zeros, which stand for unknown numbers. Not where
+  // an input is so large, as in masks, that the program made the result infinite.
   void assume_finite(bool assumes) { assumes_finite_ = assumes; }
   // 0 for operators that draw no random numbers.
   std::uint64_t seed() const { return repeatable_seed_; }
@@ -104,7 +105,8 @@ class HostOperator {
   void draw(torch::jit::Stack& stack) const;
   bool move_doubts();
   void call(torch::jit::Stack& stack) const;
-  bool has_finite_inputs(const torch::jit::Stack& stack) const;
+  // Finite ones whose sums and conversions are finite too.
+  bool has_moderate_inputs(const torch::jit::Stack& stack) const;
   bool has_finite_results() const;
   void zero_infinite_results() const;
   template <typename Visit>

@@ -17,6 +17,7 @@ from ferro_alloc import sim
 
 WIDTH, ROWS, EXPERTS = 2048, 2048, 8
 LOW = float("-inf")
+NUMBERS = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def unknown(columns=ROWS, device="cuda"):
@@ -173,6 +174,30 @@ def chosen(logits):
     return (logits.topk(2).indices >= EXPERTS // 2).sum().item()
 
 
+def overflown(kind):
+    """Of masks with the lowest number of a type, as of rows and of padding."""
+    half = torch.arange(EXPERTS, device="cuda") >= EXPERTS // 2
+    lowest = torch.finfo(kind).min
+    mask = torch.zeros(EXPERTS, dtype=kind, device="cuda").masked_fill(half, lowest)
+    row, few = unknown(EXPERTS).to(kind), unknown(EXPERTS)[:1].to(kind)
+    filled = row.masked_fill(half, lowest)
+    in_place = filled.clone().add_(mask)
+    torch.add(filled, mask, out=(out := torch.empty_like(filled)))
+    return {
+        "two masks": chosen(filled + mask),
+        "in place": chosen(in_place),
+        "out": chosen(out),
+        "added": chosen(row + mask + mask),
+        "few": chosen(few + mask + mask),
+        "product": chosen(filled * 2),
+        "quotient": chosen(filled / 0.5),
+        "lists": chosen(torch._foreach_add([filled], [mask])[0]),
+        "softmax": chosen((filled + mask).softmax(-1)),
+        "converted": chosen(filled.half()),
+        "low": chosen(row.masked_fill(half, -1e4 if kind == torch.half else -1e9).half()),
+    }
+
+
 def masked():
     half = torch.arange(EXPERTS, device="cuda") >= EXPERTS // 2
     added = torch.zeros(ROWS, EXPERTS, device="cuda").masked_fill(half, LOW)
@@ -199,6 +224,11 @@ def masked():
         "lowest": (filled.argmin(1) < EXPERTS // 2).sum().item(),
         "zeros": chosen(unknown(EXPERTS).sigmoid().masked_fill(half, 0.0)),
         "product": chosen(unknown(EXPERTS).sigmoid() * ~half),
+        **{
+            f"{name} of {kind}": count
+            for kind in NUMBERS
+            for name, count in overflown(kind).items()
+        },
         # The places that are left are drawn when there are too few others.
         "too few": (filled.topk(5).indices >= EXPERTS // 2).sum().item() - ROWS,
     }
