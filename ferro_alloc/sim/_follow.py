@@ -162,10 +162,18 @@ class Calls:
         self._outermost = inf
         """The least depth of the calls that were asked for while they were looked at."""
         self.has_cycle = False
+        self.gaps = 0
+        """Increased by each part that was left out because this search has looked at it already,
+        although it may decide."""
+        self._with_gaps: dict[Argument, Outcome] = {}
+        """What holds for this search only."""
 
     def use(self, of: Argument, look: Callable[[], Outcome]) -> Outcome:
         if of in _uses_of_arguments:
             return _uses_of_arguments[of]
+        if of in self._with_gaps:
+            self.gaps += 1
+            return self._with_gaps[of]
         if of in self._depths or of in self._so_far:
             found, outermost = self._so_far.get(of, (SHOWN, inf))
             self._outermost = min(self._outermost, self._depths.get(of, outermost))
@@ -173,6 +181,7 @@ class Calls:
             return found
         depth = self._depths[of] = len(self._depths)
         before, self._outermost = self._outermost, inf
+        gaps = self.gaps
         found = SHOWN
         while True:
             known = set(self._so_far)
@@ -189,10 +198,12 @@ class Calls:
         if self._outermost < depth and not isinstance(found, Reached):
             self._so_far[of] = (found, self._outermost)
         else:
-            _uses_of_arguments[of] = found
+            is_whole = self.gaps == gaps or isinstance(found, Reached)
+            kept = _uses_of_arguments if is_whole else self._with_gaps
+            kept[of] = found
             for each, (use, outermost) in [*self._so_far.items()]:
                 if outermost >= depth and not isinstance(found, Reached):
-                    _uses_of_arguments[each] = use
+                    kept[each] = use
                     del self._so_far[each]
             self._outermost = inf
         self._outermost = min(before, self._outermost)
@@ -285,8 +296,9 @@ class Search:
         finds one for each argument."""
         self.reached: dict[Reached, None] = {}
         """All that it has found, if so."""
-        self.elsewhere: set[Part] = set()
-        self.origins: set[Part] = set()
+        self._elsewhere: dict[Part, bool] = {}
+        """Parts of other files, and whether all that follows from them was looked at, and decides
+        nothing."""
         self.by_name: set[ast.AST] = set()
         """Where the number came by a name, as an attribute of a class, and not with an object."""
         self.calls = Calls()
@@ -315,6 +327,16 @@ class Search:
         self.reached[reached] = None
         if len(self.reached) >= MOST_REACHED:
             raise EnoughError
+
+    def look_elsewhere(self, part: Part, look: Callable[[], object]) -> None:
+        """Looks at a part of another file, once."""
+        if part in self._elsewhere:
+            self.calls.gaps += 0 if self._elsewhere[part] else 1
+            return
+        self._elsewhere[part] = False
+        before = len(self.reached), self.calls.gaps
+        look()
+        self._elsewhere[part] = before == (len(self.reached), self.calls.gaps)
 
     def end(self) -> None:
         """Keeps what was found, which is complete now."""
@@ -355,6 +377,8 @@ class Follow:
         self._parents = source.parents
         self._within = within
         self._given: set[Given] = set()
+        self._origins: set[Part] = set()
+        """Expressions of objects that were looked at."""
         self._seen: set[Part] = set()
         self._at: Part | None = None
         """The part that is looked at."""
@@ -401,6 +425,10 @@ class Follow:
         if self._is_first:
             self._search.end()
         return frozenset(self._given)
+
+    def run_from_object(self, of: ast.expr, held: Held) -> None:
+        """Of a number in the object of an expression."""
+        self.run(self._loads_of_object(of, held))
 
     def _go_through(self, rest: list[Part]) -> None:
         while rest or self._left:
@@ -608,10 +636,11 @@ class Follow:
         for source, load in _definitions.bound(of):
             if source is self._source:
                 yield from self._loads_of_object(load.value, held)
-            elif (load, held) not in self._search.elsewhere:
-                self._search.elsewhere.add((load, held))
+            else:
                 follow = Follow(source, None, self)
-                follow.run(follow._loads_of_object(load.value, held))
+                self._search.look_elsewhere(
+                    (load, held), partial(follow.run_from_object, load.value, held)
+                )
 
     def _argument_of(self, node: ast.AST, of: Function, parameter: str) -> ast.expr | None:
         """What a call, or an attribute that is a property, passes to a function's parameter."""
@@ -804,8 +833,8 @@ class Follow:
                 yield from self._follow_method(of, held, *EXITS)
             case _:
                 return
-        if (of, held) not in self._search.origins:
-            self._search.origins.add((of, held))
+        if (of, held) not in self._origins:
+            self._origins.add((of, held))
             yield from self._loads_of_object(of, held)
 
     def _loads_of_object(self, of: ast.expr, held: Held) -> Iterator[Part]:
@@ -912,13 +941,10 @@ class Follow:
     def _in_file(self, source: Source, part: Part) -> Iterator[Part]:
         """Goes on there, with another search if it is another file."""
         self._search.by_name.add(part[0])
-        if part in self._search.elsewhere:
-            return
         if source is self._source:
             yield part
         else:
-            self._search.elsewhere.add(part)
-            Follow(source, None, self).run([part])
+            self._search.look_elsewhere(part, lambda: Follow(source, None, self).run([part]))
 
     def _may_run(self, called: Function, function: ast.AST) -> bool:
         """Does a call of one function run the other, or of a method one that overrides it?"""

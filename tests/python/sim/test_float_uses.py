@@ -1216,6 +1216,76 @@ def test_a_file_that_only_has_the_word_is_not_parsed(tmp_path: Path) -> None:
     assert str(module) not in {file for file, _ in _sources._sources}
 
 
+# What one search leaves out because it has looked at it already, a later one looks at.
+SEARCHED_BEFORE = [
+    # Two arguments that one method or function puts into the same object of its caller.
+    """\
+class Box: pass
+def put(box, a, b):
+    d = box.d
+    d["k"] = a
+    d["k"] = b
+def new(d):
+    box = Box()
+    box.d = d
+    return box
+shown, first, second = new({}), new({}), new({})
+x = w.item()
+put(shown, x, x)
+print(shown.d)
+put(first, w.item(), 0)
+if first.d["k"] > 3: pass
+put(second, 0, w.item())
+if second.d["k"] > 3: pass
+""",
+    """\
+def put(box, a, b):
+    for each in box:
+        each.append(a)
+        each.append(b)
+shown, first, second = [[]], [[]], [[]]
+x = w.item()
+put(shown, x, x)
+print(shown)
+put(first, w.item(), 0)
+if first[0][0] > 3: pass
+put(second, 0, w.item())
+if second[0][1] > 3: pass
+""",
+]
+
+
+@pytest.mark.parametrize("program", SEARCHED_BEFORE)
+def test_an_argument_is_followed_into_an_object_that_another_search_has_seen(
+    program: str, tmp_path: Path
+) -> None:
+    assert run(program, tmp_path) == [False, True, True]
+
+
+# The number itself reaches a file, and then so does the argument of a function.
+FILES_BEFORE = [
+    ("import json\ndef keep(v): json.dump(v, open(path, 'w'))", "json.dump(x, open(path, 'w'))",
+     "import json\ndef check(path):\n    if json.load(open(path)) > 3: pass\n"),
+    ("from seen import Stop\ndef keep(v):\n    try: raise Stop(v)\n    except Exception: pass",
+     "try: raise Stop(x)\nexcept Exception: pass",
+     "class Stop(Exception): pass\ndef check(path):\n    try: pass\n"
+     "    except Stop as error:\n        if error.args[0] > 3: pass\n"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("keep", "use", "module"), FILES_BEFORE)
+def test_an_argument_is_followed_to_a_file_that_the_same_search_has_seen(
+    keep: str, use: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "seen.py").write_text(module)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    program = f"import seen\n{keep}\nx = w.item()\nkeep(x)\n{use}\nkeep(w.item())\nseen.check"
+    try:
+        assert run(program, tmp_path) == [True, True]
+    finally:
+        sys.modules.pop("seen", None)
+
+
 def test_threads_search_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     searches = []
     together = []
