@@ -32,13 +32,14 @@ class AtOnce:
         self._lock = threading.Lock()
         self._ended = False
         """Has the program ended?"""
-        self._reports = False
+        self._reporter: int | None = None
+        """The thread that reports."""
         self._has_warned = False
         self._exit, self._execv, self._execve = os._exit, os.execv, os.execve
 
     def __enter__(self) -> AtOnce:
         os._exit, os.execv = self.leave, self._replace
-        os.execve = self._replace_with  # type: ignore[assignment]
+        os.execve = self._replace_with
         return self
 
     def __exit__(
@@ -49,32 +50,39 @@ class AtOnce:
     ) -> None:
         with self._lock:
             self._ended = True
+        self._wait_for_report()
         self._restore()
 
     def _restore(self) -> None:
         os._exit, os.execv, os.execve = self._exit, self._execv, self._execve
 
+    def _wait_for_report(self) -> None:
+        """Of another thread, which ends the process."""
+        if self._reporter not in (None, threading.get_ident()):
+            threading.Event().wait()
+
     def leave(self, status: int) -> NoReturn:
         """Ends the process as `os._exit` does."""
         if os.getpid() != self._process:
             self._exit(status)
+        shown = status & 0xFF
         with self._lock:
-            is_first = not (self._ended or self._reports)
-            self._reports |= is_first
+            is_first = not self._ended and self._reporter is None
+            if is_first:
+                self._reporter = threading.get_ident()
         if is_first:
             self._restore()
-            self._exit(self._report(status & 0xFF))
-        if self._reports:  # in another thread, which ends the process
-            threading.Event().wait()
+            self._exit(self._report(shown))
+        self._wait_for_report()
         self._exit(status)
 
     def _replace(self, path: Any, arguments: Any) -> NoReturn:
         self._warn("os.execv", path)
         self._execv(path, arguments)
 
-    def _replace_with(self, path: Any, arguments: Any, environ: Any) -> NoReturn:
+    def _replace_with(self, path: Any, argv: Any, env: Any) -> NoReturn:
         self._warn("os.execve", path)
-        self._execve(path, arguments, environ)
+        self._execve(path, argv, env)
 
     def _warn(self, name: str, path: Any) -> None:
         # A search of the path tries names that do not exist.

@@ -288,6 +288,15 @@ AT_ONCE = {
     "by another name": "from os import _exit\n_exit(STATUS)",
     "in a handler": "import atexit\ntry: sys.exit(9)\nfinally: os._exit(STATUS)",
     "in a thread": "threading.Timer(0.1, os._exit, (STATUS,)).start()\ntime.sleep(60)",
+    "in a thread that the program does not wait for": """\
+class Slow:
+    def flush(self):
+        if threading.current_thread() is not threading.main_thread(): time.sleep(1)
+sys.stdout = Slow()
+leave = os._exit
+threading.Thread(target=leave, args=(STATUS,), daemon=True).start()
+while os._exit == leave: time.sleep(0)
+sys.exit()""",
     "in a child too": "if os.fork() == 0: os._exit(5)\nos.wait()\nos._exit(STATUS)",
 }
 
@@ -306,12 +315,19 @@ def test_a_program_that_ends_its_process_at_once_is_reported(
     assert done.stdout == ""
 
 
-@pytest.mark.parametrize("call", ["os.execv(sys.executable,", "os.execvp('python3',"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "os.execv(sys.executable, ",
+        "os.execvp('python3', ",
+        "os.execve(path=sys.executable, env=os.environ, argv=",
+    ],
+)
 def test_a_program_that_replaces_itself_is_told_that_there_is_no_report(
     tmp_path: Path, call: str
 ) -> None:
     script = tmp_path / "train.py"
-    script.write_text(f"import os, sys\n{call} ['python', '-c', 'print(3)'])\n")
+    script.write_text(f"import os, sys\n{call}['python', '-c', 'print(3)'])\n")
     done = command("simulate", str(script), start_anew=True)
     assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr
     assert done.stderr.count("the program replaces itself by os.execv") == 1
