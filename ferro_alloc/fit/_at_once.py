@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NoReturn
@@ -72,7 +73,12 @@ class AtOnce:
                 self._reporter = threading.get_ident()
         if is_first:
             self._restore()
-            self._exit(self._report(shown))
+            try:
+                status = self._report(shown)
+            except BaseException:  # the other threads wait for the end of the process
+                traceback.print_exc()
+                status = 1
+            self._exit(status)
         self._wait_for_report()
         self._exit(status)
 
