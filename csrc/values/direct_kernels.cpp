@@ -65,8 +65,8 @@ class Direct<function, Result (*)(Arguments...)> : public c10::OperatorKernel {
       if (!computes_values.load(std::memory_order_relaxed)) {
         return function(arguments...);
       }
-      EvaluatedCall evaluated(op_, traits_, inside, given.values(),
-                              Evaluation::Lifetime::kOfCaller);
+      EvaluatedCall evaluated(op_, traits_, inside, given.values(), Evaluation::Lifetime::kOfCaller,
+                              &expects_unknown_);
       Result result = function(arguments...);
       const Borrowed<1> results(result);
       evaluated.end(results.values());
@@ -77,6 +77,7 @@ class Direct<function, Result (*)(Arguments...)> : public c10::OperatorKernel {
  private:
   const OperatorHandle op_;
   const OperatorTraits traits_;
+  Evaluation::Expectation expects_unknown_ = true;
 };
 
 template <auto function, typename Result, typename... Arguments>

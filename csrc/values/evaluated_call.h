@@ -57,12 +57,13 @@ class EvaluatedCall {
   using Arguments = Evaluation::Arguments;
 
   EvaluatedCall(const c10::OperatorHandle& op, const OperatorTraits& traits,
-                const InOperator& inside, Arguments arguments, Evaluation::Lifetime lifetime)
+                const InOperator& inside, Arguments arguments, Evaluation::Lifetime lifetime,
+                Evaluation::Expectation* expects_unknown = nullptr)
       : traits_(traits), inside_(inside), transfers_(inside.transfers()), evaluation_(op, traits) {
     if (traits.kind == Kind::kCopy) {
       copy_.emplace(inside, arguments);
     }
-    evaluation_.begin(arguments, lifetime);
+    evaluation_.begin(arguments, lifetime, expects_unknown);
   }
   // One of these.
   void end(torch::jit::Stack& stack) {

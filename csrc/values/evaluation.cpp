@@ -860,13 +860,14 @@ void Evaluation::keep(Arguments arguments, Lifetime lifetime) {
   }
 }
 
-void Evaluation::begin(Arguments arguments, Lifetime lifetime) {
+void Evaluation::begin(Arguments arguments, Lifetime lifetime, Expectation* expects_unknown) {
   if (traits_.kind == Kind::kCopy && is_moved_by_driver(arguments)) {
     nothing_to_do_ = true;
     return;
   }
-  if (traits_.passes_unknown && lifetime == Lifetime::kOfCaller &&
-      !copies_between_cards(arguments)) {
+  expects_unknown_ = traits_.passes_unknown ? expects_unknown : nullptr;
+  if (expects_unknown_ != nullptr && expects_unknown_->load(std::memory_order_relaxed) &&
+      lifetime == Lifetime::kOfCaller && !copies_between_cards(arguments)) {
     kept_ = arguments;
     is_postponed_ = true;
     return;
@@ -979,6 +980,7 @@ void Evaluation::end(Arguments results) {
     if (ends_unknown(results)) {
       return;
     }
+    expects_unknown_->store(false, std::memory_order_relaxed);
     prepare(kept_, Lifetime::kOfCaller);
   }
   if (nothing_to_do_) {
@@ -990,6 +992,9 @@ void Evaluation::end(Arguments results) {
   }
   choose();
   if (takes_late_ && take_late()) {
+    if (expects_unknown_ != nullptr && job_->certainty == FERRO_SIM_UNKNOWN) {
+      expects_unknown_->store(true, std::memory_order_relaxed);
+    }
     return;
   }
   take_arguments();

@@ -15,6 +15,9 @@
 #include <c10/util/SmallVector.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include <atomic>
+#include <cstdint>
+
 namespace ferro::values {
 
 // The most elements, of all inputs or of all results, of an operator whose cost grows faster than
@@ -49,9 +52,13 @@ class Evaluation {
 
   // How long the arguments are valid: as long as this object, or until the GPU's operator takes them.
   enum class Lifetime : std::uint8_t { kOfCaller, kUntilTaken };
+  // Whether an operator's inputs are expected to be wholly unknown, as those of its last call were. Only
+  // the time depends on it.
+  using Expectation = std::atomic<bool>;
   // Called before the GPU's operator: takes the inputs, unless `end` does. If sizes depend on them,
-  // computes now, and the driver returns the size to the operator.
-  void begin(Arguments arguments, Lifetime lifetime = Lifetime::kUntilTaken);
+  // computes now, and the driver returns the size to the operator. `expects_unknown` may be null.
+  void begin(Arguments arguments, Lifetime lifetime = Lifetime::kUntilTaken,
+             Expectation* expects_unknown = nullptr);
   // Called after it. `stack` ends with its results; one may be replaced by a tensor of the right
   // size.
   void end(torch::jit::Stack& stack);
@@ -106,6 +113,7 @@ class Evaluation {
   void* stream_ = nullptr;
   bool nothing_to_do_ = false;
   bool is_postponed_ = false;  // until the GPU's operator has run
+  Expectation* expects_unknown_ = nullptr;
   bool answering_ = false;
   bool takes_ = false;       // the job takes inputs in its first turn
   bool takes_late_ = false;  // after the GPU's operator
