@@ -223,7 +223,7 @@ class HeldRanges {
     typename Leaves::const_iterator leaf{};
     std::size_t behind = 0;
   };
-  static constexpr std::size_t kHints = 256;
+  static constexpr std::size_t kHints = 32;
   static std::size_t hint_of(std::uint64_t begin) {
     return static_cast<std::size_t>((begin >> 9) ^ (begin >> 17)) % kHints;
   }
