@@ -118,8 +118,9 @@ TRUTH = ("__bool__", "__len__")
 ENTERS = ("__enter__", "__aenter__")
 MAKERS = ("__init__", "__post_init__")
 EXITS = ("__exit__", "__aexit__")
-MAX_PARTS = 1_000_000
-"""A number that reaches more may decide. A search of so many takes some ten seconds."""
+MAX_PARTS = 300_000
+"""A number that reaches more may decide. Among functions that call each other in turn, a search of
+so many takes up to twenty seconds on a busy machine."""
 EXACT_PARTS = 50_000
 """Up to so many, each read is searched for alone. Later searches end where an earlier one has
 been."""
