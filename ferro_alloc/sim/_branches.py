@@ -222,6 +222,9 @@ class Branches:
                 return None not in keys and all(
                     self._is_state(source, each, only) for each in values
                 )
+            case ast.DictComp(key=key, value=value, generators=[each]):
+                of_tensors = self._is_states(each.iter) and self._are_of_names(each)
+                return of_tensors and self._are_simple(source, [key, value])
         return not only and self.is_simple(source, node)
 
     def _is_states(self, node: ast.expr) -> bool:
@@ -233,6 +236,37 @@ class Branches:
                 is_known = name in STATES | {"state_dict"} and not self.program.defines(name)
                 return is_known and bool(text_of(of)) and not self.program.gathers_state
         return False
+
+    def _are_of_names(self, over: ast.comprehension) -> bool:
+        """Do the conditions of a comprehension, if it has any, only look at the names of tensors,
+        or at whether they are trained?"""
+        targets = {each.id for each in ast.walk(over.target) if isinstance(each, ast.Name)}
+
+        def is_target(node: ast.expr) -> bool:
+            return isinstance(node, ast.Name) and node.id in targets
+
+        def is_of_names(test: ast.expr) -> bool:
+            match test:
+                case ast.UnaryOp(op=ast.Not(), operand=of):
+                    return is_of_names(of)
+                case ast.BoolOp(values=values):
+                    return all(map(is_of_names, values))
+                case ast.Attribute(value=of, attr="requires_grad"):
+                    return is_target(of)
+                case ast.Compare(left=left, ops=[ast.In() | ast.NotIn()], comparators=[within]):
+                    is_part = isinstance(left, ast.Constant) and is_target(within)
+                    is_listed = is_target(left) and isinstance(within, ast.Name)
+                    return is_part or (is_listed and not self.program.defines("__contains__"))
+                case ast.Call(
+                    func=ast.Attribute(attr="startswith" | "endswith", value=of),
+                    args=[argument],
+                    keywords=[],
+                ):
+                    parts = argument.elts if isinstance(argument, ast.Tuple) else [argument]
+                    return is_target(of) and all(isinstance(each, ast.Constant) for each in parts)
+            return False
+
+        return all(map(is_of_names, over.ifs))
 
     def _are_simple(self, source: Source, nodes: Iterable[ast.expr]) -> bool:
         return all(self.is_simple(source, each) for each in nodes)
@@ -414,7 +448,8 @@ class Branches:
                 ast.DictComp(value=value, generators=[each])
                 | ast.ListComp(elt=value, generators=[each])
             ):
-                return not each.ifs and self._is_states(each.iter) and is_of_host(value)
+                of_tensors = self._is_states(each.iter) and self._are_of_names(each)
+                return of_tensors and is_of_host(value)
             case ast.Call(func=ast.Attribute(attr=name, value=of), args=args, keywords=[]) if (
                 name in ON_HOST and not args
             ) or name == "to":

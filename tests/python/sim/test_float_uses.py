@@ -512,7 +512,16 @@ import torch
 model = torch.nn.Linear(1, 1)
 if w.item() < 3: torch.save(model.state_dict(), "/dev/null")
 """
+SAVES_SOME = """\
+import torch
+model = torch.nn.Linear(1, 1)
+if w.item() < 3: torch.save({{k: v for k, v in model.{} if {}}}, "/dev/null")
+"""
 BRANCHES_THAT_SHOW = [
+    SAVES_SOME.format("state_dict().items()", "k.endswith(('.a', '.b'))"),
+    SAVES_SOME.format("state_dict().items()", "'lora' in k and not k.startswith('base')"),
+    SAVES_SOME.format("named_parameters()", "v.requires_grad"),
+    f"names = {{'weight'}}\n{SAVES_SOME.format('named_parameters()', 'k in names')}",
     "print(int(w.item()), math.ceil(w), round(w.item()))",
     "def steps(x): return int(x)\nprint(steps(w.item()))",
     "import torch\nx = torch.zeros(3).mean()\nif w.item() < 3: print(x)",
@@ -536,6 +545,12 @@ BRANCHES_THAT_SHOW = [
     "rates = torch.optim.lr_scheduler.StepLR(opt, 1)\nif w.item() > 3: rates.step()",
 ]
 BRANCHES_THAT_DECIDE = [
+    SAVES_SOME.format("state_dict().items()", "v.sum() > 3"),
+    f"kept = []\n{SAVES_SOME.format('state_dict().items()', 'kept.append(v) or k')}",
+    SAVES_SOME.format("state_dict().items()", "v.half() is k"),
+    SAVES_SOME.replace("k: v", "k: v.clone()").format("state_dict().items()", "'a' in k"),
+    "class Names:\n    def __contains__(self, name): return print(name)\nnames = Names()\n"
+    + SAVES_SOME.format("named_parameters()", "k in names"),
     "n = int(w.item())\nprint(n)\nx = range(n)",
     "loss = w.item()\nprint(int(loss))\nassert loss < 9",
     "def steps(x): return int(x)\nprint(list(range(steps(w.item()))))",
