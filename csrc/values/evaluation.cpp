@@ -64,6 +64,42 @@ std::uint64_t identity_in_capture(std::uint64_t identity) {
 
 }  // namespace
 
+// What the inputs of a call are together.
+struct Inputs {
+  ferro_sim_certainty of_numbers = FERRO_SIM_KNOWN;
+  ferro_sim_certainty of_others = FERRO_SIM_KNOWN;
+  ferro_sim_certainty infinities = FERRO_SIM_KNOWN;
+  bool lows = false;
+  bool positive = true;  // those that are unknown
+  bool any_certain = false;
+  bool any_unknown = false;
+
+  struct Signs {
+    bool has_lows = false;
+    bool is_positive = false;
+  };
+  // `is`: of the least certain element.
+  Signs add_number(const DeviceTensor& tensor, ferro_sim_certainty is,
+                   std::span<const ferro_sim_origin_piece> origins) {
+    Signs signs{false, tensor.is_plain()};
+    for (const ferro_sim_origin_piece& piece : origins) {
+      infinities = std::min(infinities, piece.origin.infinities);
+      signs.has_lows = signs.has_lows || piece.origin.has_lows != 0;
+      signs.is_positive = signs.is_positive && piece.origin.is_positive != 0;
+    }
+    of_numbers = std::min(of_numbers, is);
+    lows = lows || signs.has_lows;
+    any_certain = any_certain || is != FERRO_SIM_UNKNOWN;
+    any_unknown = any_unknown || is == FERRO_SIM_UNKNOWN;
+    positive = positive && (is != FERRO_SIM_UNKNOWN || signs.is_positive);
+    return signs;
+  }
+  void add_other(const OperatorTraits& traits, ferro_sim_certainty is) {
+    of_others = std::min(of_others, is);
+    any_certain = any_certain || (traits.multiplies && is != FERRO_SIM_UNKNOWN);
+  }
+};
+
 // What an evaluation found out about its call.
 struct Facts {
   std::int64_t input_elements = 0;
@@ -94,10 +130,11 @@ struct Facts {
   bool asks_truth = false;  // of unknown numbers, and these do not
   bool is_part = false;     // of another operator
 
-  // What the results are, as far as it follows from what the numbers are. `lows` and `positive`: of
-  // the inputs.
-  void find_origin(const OperatorTraits& traits, ferro_sim_certainty of_others,
-                   ferro_sim_certainty infinities, bool lows, bool positive, bool any_certain) {
+  // What the results are, as far as it follows from what the numbers are.
+  void find_origin(const OperatorTraits& traits, const Inputs& inputs) {
+    const bool lows = inputs.lows;
+    const bool positive = inputs.positive && inputs.any_unknown;
+    const ferro_sim_certainty infinities = inputs.infinities;
     if (!traits.passes_numbers) {
       origin.is_positive = traits.gives_positive ? 1 : 0;
       if (traits.may_keep_infinities) {
@@ -106,8 +143,8 @@ struct Facts {
       return;
     }
     // A mask makes places zero, and all other numbers are more.
-    const bool zeroes =
-        positive && traits.keeps_sign && (any_certain || (extremes.zero && !traits.multiplies));
+    const bool zeroes = positive && traits.keeps_sign &&
+                        (inputs.any_certain || (extremes.zero && !traits.multiplies));
     const bool sets = extremes.low || extremes.infinity || zeroes;
     const bool is_positive =
         traits.gives_positive || (positive && traits.keeps_sign && !extremes.low);
@@ -115,10 +152,10 @@ struct Facts {
     origin.has_lows = lows || sets ? 1 : 0;
     const bool matters = lows || sets || infinities != FERRO_SIM_KNOWN;
     origin.infinities = traits.gives_finite ? FERRO_SIM_KNOWN
-                        : matters           ? std::min(infinities, of_others)
+                        : matters           ? std::min(infinities, inputs.of_others)
                                             : infinities;
-    tells_lows =
-        certainty == FERRO_SIM_UNKNOWN && of_others != FERRO_SIM_UNKNOWN && origin.has_lows != 0;
+    tells_lows = certainty == FERRO_SIM_UNKNOWN && inputs.of_others != FERRO_SIM_UNKNOWN &&
+                 origin.has_lows != 0;
   }
   // Of one result.
   ferro_sim_origin origin_of(std::uint64_t seed, bool of_argument, std::size_t place,
@@ -161,22 +198,16 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
 
   void take() {
     Identity of_inputs(identity);
-    ferro_sim_certainty of_numbers = FERRO_SIM_KNOWN;
-    ferro_sim_certainty of_others = FERRO_SIM_KNOWN;
-    ferro_sim_certainty infinities = FERRO_SIM_KNOWN;
-    bool lows = false;
-    bool positive = true;
-    bool any_certain = false;
-    std::size_t inputs = 0;
-    bool any_unknown = false;
+    Inputs inputs;
+    std::size_t count = 0;
     of_masks = true;
     for (Operand& operand : host.operands()) {
       if (!operand.is_input) {
         continue;
       }
       // The identity of a long list is that of its beginning.
-      const bool has_identity = ++inputs <= kMaxIdentified && !is_statistic(operand);
-      if (!has_identity && of_numbers == FERRO_SIM_UNKNOWN && !traits->passes_numbers) {
+      const bool has_identity = ++count <= kMaxIdentified && !is_statistic(operand);
+      if (!has_identity && inputs.of_numbers == FERRO_SIM_UNKNOWN && !traits->passes_numbers) {
         if (traits->by_element) {
           add_to_element(operand);
         }
@@ -199,23 +230,11 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
             [](const ferro_sim_origin_piece& piece) { return piece.origin.of_masks != 0; });
       }
       if (!is_number(operand.at)) {
-        of_others = std::min(of_others, is);
-        any_certain = any_certain || (traits->multiplies && is != FERRO_SIM_UNKNOWN);
+        inputs.add_other(*traits, is);
         continue;
       }
-      of_numbers = std::min(of_numbers, is);
-      bool is_positive = operand.at.is_plain();
-      bool has_lows = false;
-      for (const ferro_sim_origin_piece& piece : origins) {
-        infinities = std::min(infinities, piece.origin.infinities);
-        has_lows = has_lows || piece.origin.has_lows != 0;
-        is_positive = is_positive && piece.origin.is_positive != 0;
-      }
-      lows = lows || has_lows;
-      any_certain = any_certain || is != FERRO_SIM_UNKNOWN;
+      const auto [has_lows, is_positive] = inputs.add_number(operand.at, is, origins);
       if (is == FERRO_SIM_UNKNOWN) {
-        any_unknown = true;
-        positive = positive && is_positive;
         operand.is_ones = is_positive && !has_lows;
       }
       if (positions && is == FERRO_SIM_UNKNOWN && operand.place == 0) {
@@ -223,13 +242,12 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
       }
     }
     identity = of_inputs.value();
-    certainty = std::min(of_numbers, of_others);
-    positive = positive && any_unknown;
-    find_origin(*traits, of_others, infinities, lows, positive, any_certain);
+    certainty = std::min(inputs.of_numbers, inputs.of_others);
+    find_origin(*traits, inputs);
     // Unknown numbers are assumed to be finite, as zeros are, unless the program set some.
-    const bool is_assumed =
-        certainty == FERRO_SIM_UNKNOWN && tests_whether_finite && infinities != FERRO_SIM_UNKNOWN;
-    certainty = is_assumed ? infinities : certainty;
+    const bool is_assumed = certainty == FERRO_SIM_UNKNOWN && tests_whether_finite &&
+                            inputs.infinities != FERRO_SIM_UNKNOWN;
+    certainty = is_assumed ? inputs.infinities : certainty;
     const bool are_others =
         compares_with_zero && certainty == FERRO_SIM_UNKNOWN && are_wholly_unknown_numbers();
     const bool passes = are_others || (traits->assumes_true && certainty == FERRO_SIM_UNKNOWN);
@@ -255,7 +273,7 @@ struct Evaluation::Job : c10::intrusive_ptr_target, Facts {
     for (Operand& operand : host.operands()) {
       operand.is_ones = passes || truth.value_or(false) || (operand.is_ones && tells_lows);
       if (computable && operand.is_input && !operand.is_ones && !operand.is_left_out) {
-        const bool assumes = (is_assumed && !lows) || truth.has_value();
+        const bool assumes = (is_assumed && !inputs.lows) || truth.has_value();
         const bool any_known = operand.certainties.most != FERRO_SIM_UNKNOWN;
         if (assumes && !any_known) {
           operand.taken = operand.at.zeros();
@@ -1121,13 +1139,9 @@ bool Evaluation::give_unknown(Arguments results) const {
   static DeviceTensor& tensor = *new DeviceTensor;
   Facts facts;
   Identity identity(identity_of(kept_));
-  ferro_sim_certainty of_numbers = FERRO_SIM_KNOWN;
-  ferro_sim_certainty of_others = FERRO_SIM_KNOWN;
-  ferro_sim_certainty infinities = FERRO_SIM_KNOWN;
-  bool positive = true;
-  bool any_certain = false;
+  Inputs inputs;
   bool possible = true;
-  std::size_t inputs = 0;
+  std::size_t count = 0;
   const auto add = [&](const at::Tensor& input, std::size_t place, std::size_t in_list,
                        bool overwritten) {
     if (overwritten || !possible) {
@@ -1138,32 +1152,28 @@ bool Evaluation::give_unknown(Arguments results) const {
       return;
     }
     possible =
-        input.device().index() == device_ && ++inputs <= kMaxIdentified && tensor.describe(input);
+        input.device().index() == device_ && ++count <= kMaxIdentified && tensor.describe(input);
     if (!possible) {
       return;
     }
     const auto [origins, of_all] = tensor.origins();
     const bool is_unknown = of_all.least == FERRO_SIM_UNKNOWN;
-    possible =
-        origins.size() == 1 && of_all.least == of_all.most &&
-        (!is_unknown || (origins[0].origin.of_masks == 0 && origins[0].origin.has_lows == 0));
+    possible = origins.size() == 1 && of_all.least == of_all.most &&
+               (!is_unknown || origins[0].origin.of_masks == 0);
     if (!possible) {
       return;
     }
     add_input(identity, place, in_list, tensor, origins);
     if (is_number(tensor)) {
-      of_numbers = std::min(of_numbers, of_all.least);
-      infinities = std::min(infinities, origins[0].origin.infinities);
-      possible = origins[0].origin.has_lows == 0;
-      positive = positive && (!is_unknown || (tensor.is_plain() && origins[0].origin.is_positive));
+      inputs.add_number(tensor, of_all.least, origins);
     } else {
-      of_others = std::min(of_others, of_all.least);
+      inputs.add_other(traits_, of_all.least);
     }
-    any_certain = any_certain || (!is_unknown && (is_number(tensor) || traits_.multiplies));
-    possible = possible && (is_unknown || !traits_.moves);
+    possible = !inputs.lows && (is_unknown || !traits_.moves);
   };
   for_each_argument(kept_, add);
-  if (!possible || of_numbers != FERRO_SIM_UNKNOWN || facts.input_elements <= kMaxUnknownNumbers) {
+  if (!possible || inputs.of_numbers != FERRO_SIM_UNKNOWN ||
+      facts.input_elements <= kMaxUnknownNumbers) {
     return false;
   }
   facts.certainty = FERRO_SIM_UNKNOWN;
@@ -1171,7 +1181,7 @@ bool Evaluation::give_unknown(Arguments results) const {
   if (traits_.passes_numbers) {
     facts.extremes = extremes_of(op_.schema(), kept_);
   }
-  facts.find_origin(traits_, of_others, infinities, /*lows=*/false, positive, any_certain);
+  facts.find_origin(traits_, inputs);
   if (facts.origin.has_lows != 0) {
     return false;
   }
